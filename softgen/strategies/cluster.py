@@ -45,7 +45,12 @@ FITTING, IDLE = 20, 10
 # `rank`, in logarithms of time, fitted on an H200 (5359b257): the first choice was within 3% of the
 # fastest at 14 of 15 shapes from float32 4096 x 16384 to bfloat16 4096 x 128256.
 BEST_PACKS, PACKS_WEIGHT = 8, 0.3  # of a thread
-BEST_BLOCK, BLOCK_WEIGHT = 128, 0.2
+# Where rows are so few that by more packs an SM has fewer threads; small blocks are too many there:
+# bfloat16 64 x 20000 takes 3.27 us on an H200 by 4 of 256 threads a row, and 4.89 by 16 of 128. At
+# 66 shapes of 1 to 192 rows the first choice of all takes 1.03 of the fastest, and 1.12 at most.
+LEAST_BEST_PACKS, BEST_THREADS = 2, 500
+FEW_PACKS, BEST_BLOCK_OF_FEW, BLOCKS_WEIGHT = 5, 256, 0.03
+BEST_BLOCK, BLOCK_WEIGHT = 128, 0.3
 # Where the largest are chosen, of rows that are not few: the fewer blocks, the shorter each tells
 # the others of its own. The best 20 of bfloat16 1024 x 128256 took 100 us by 16 blocks of 128 and
 # 88 by 8 of 256, a choice of 64 of them 157 and 111 (166be245).
@@ -53,9 +58,12 @@ BEST_BLOCK_OF_TOP = 256
 # A doubling of the ends of warps' parts: float32 4096 x 50257, 436 and 399 us (46e0d399).
 ENDS_WEIGHT = 0.13
 
-# Estimates, fitted on an H200 (5359b257): where rows are few and long, and elsewhere.
-FEW_ROWS = 4  # times fewer than SMs
-LONG_ROW_WORDS, OF_FEW_ROWS, OF_MANY_ROWS = 8192, 1.01, 1.1
+# Estimates, fitted on an H200 (5359b257): where rows are few and long, and elsewhere. On an H100
+# float32 4 x 6096 takes 1.70 us here and 2.19 with a block a row, float16 148 x 13882 4.40 and
+# 5.06, 242 x 9493 4.74 and 4.65 (8d89dce3); on an H200 bfloat16 128 x 6000 2.77 and 2.40.
+FEW_ROWS, FEWER_ROWS = 1.5, 0.5  # of an SM
+LONG_ROW_BYTES, LONG_ROW_WORDS = 16 * KIB, 5 * KIB
+OF_FEW_ROWS, OF_MANY_ROWS = 1.01, 1.1
 # float32 128 x 131072 takes 1.08, 128 x 262144 1.3 (16147d3a).
 MOST_WORDS, OF_MORE_WORDS = 160 * KIB, 1.3
 
@@ -250,7 +258,7 @@ class Cluster(Sliced):
                 yield setting
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
-        """Order candidates: 8 packs a thread, 128 threads or 256, and the smallest such cluster.
+        """Order candidates: 2 to 8 packs a thread, 128 threads or 256, the smallest such cluster.
 
         Packed elements gained 1 to 3% in clusters of 16 blocks, which exchange for longest, and
         lost 1% at bfloat16 8192 x 32000 in those of 4.
@@ -264,11 +272,17 @@ class Cluster(Sliced):
             packs = not self.packed
         if problem.logs_sum:  # loads wait for the target: bfloat16 16384 x 50257, 892 and 940 us
             packs = not self.packed
-        distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / BEST_PACKS))
-        many = rows * FEW_ROWS >= arch.multiprocessors
-        best = BEST_BLOCK_OF_TOP if problem.function.part.chooses and many else BEST_BLOCK
+        pack = problem.dtype.max_pack
+        each = rows * problem.cols / pack / (BEST_THREADS * arch.multiprocessors)
+        best_packs = min(max(each, LEAST_BEST_PACKS), BEST_PACKS)
+        distance = abs(math.log(self.cols_per_thread / pack / best_packs))
+        best = BEST_BLOCK_OF_FEW if each < FEW_PACKS else BEST_BLOCK
+        if problem.function.part.chooses and 4 * rows >= arch.multiprocessors:
+            best = BEST_BLOCK_OF_TOP
         threads = abs(math.log(self.block_size / best))
         score = PACKS_WEIGHT * distance + BLOCK_WEIGHT * threads
+        if each < FEW_PACKS:
+            score += BLOCKS_WEIGHT * math.log2(self.cluster_size)
         if self.realigns(problem):
             score += ENDS_WEIGHT * math.log2(self.cluster_size)
         return (score, packs, self.evict_first, -self.min_blocks)
@@ -276,8 +290,10 @@ class Cluster(Sliced):
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """Little above the copy's time, and least where rows are few and long."""
-        few_rows = rows * FEW_ROWS < arch.multiprocessors
         words = problem.cols * problem.compute_dtype.itemsize // 4
         if words > MOST_WORDS:
             return OF_MORE_WORDS
-        return OF_FEW_ROWS if few_rows and words >= LONG_ROW_WORDS else OF_MANY_ROWS
+        of_sm = rows / arch.multiprocessors
+        few = of_sm <= FEW_ROWS and problem.cols * problem.dtype.itemsize >= LONG_ROW_BYTES
+        fewer = of_sm <= FEWER_ROWS and words >= LONG_ROW_WORDS
+        return OF_FEW_ROWS if few or fewer else OF_MANY_ROWS

@@ -68,6 +68,7 @@ OF_LARGEST, OF_MERGED = 12, 2  # instructions for each that a warp finds, or tha
 # barriers there: the best 8 of bfloat16 1 x 384 take 1.24 us here and 1.94 with a block (36e14a91).
 OF_MANY_ROWS, OF_FEW_ROWS = 1.0, 1.3
 MOST_OF_FEW, MOST_OF_FEW_CHOSEN = 256, 512  # columns from which few rows are a loss
+LONG_ROW = 768  # columns: float32 867 x 1403 takes 5.24 us on an H100, and 4.56 with a block a row
 
 
 @dataclass(frozen=True)
@@ -291,6 +292,7 @@ class Warp(Sliced):
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """The copy's time; more where the rows are too few to fill the GPU with one warp each."""
-        few_rows = rows < 2 * arch.multiprocessors
         few = MOST_OF_FEW_CHOSEN if problem.function.part.chooses else MOST_OF_FEW
-        return OF_FEW_ROWS if few_rows and problem.cols >= few else OF_MANY_ROWS
+        rows_of_loss = 2 if problem.cols < LONG_ROW else 7  # an SM
+        lost = rows < rows_of_loss * arch.multiprocessors and problem.cols >= few
+        return OF_FEW_ROWS if lost else OF_MANY_ROWS
