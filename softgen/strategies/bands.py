@@ -8,7 +8,6 @@ as if its packs lay along inner. Parts lie side by side in shared memory as elem
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -189,13 +188,13 @@ class Bands(Strategy):
             return
         block = -(-max(threads, problem.layout.step) // WARP_SIZE) * WARP_SIZE
         one = cls(pack, threads, block, -(-packs // (threads * cluster)), 1, cluster)
-        if pack * one.cols_per_thread > MOST_HELD or not one.is_legal(problem, arch):
+        if pack * one.cols_per_thread > MOST_HELD or not one.keeps_rules(problem, arch):
             return
         needed = one.element_registers(problem) + one.others(problem) + SPARE_REGISTERS
         full = _most_blocks(needed, block, arch)
         for blocks in sorted({1, full} - {0}):
-            setting = dataclasses.replace(one, min_blocks=blocks)
-            if full and setting.is_legal(problem, arch):
+            setting = one.with_knobs(min_blocks=blocks)
+            if full and setting.keeps_rules(problem, arch):
                 yield setting
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> float:

@@ -7,7 +7,6 @@ The pairs are those of Milakov & Gimelshein (arXiv 1805.02867, section 3.1).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -135,7 +134,7 @@ class Block(Sliced):
             if held > MOST_HELD or (width > min(WIDTHS) and held < LEAST_HELD):
                 continue
             for packed in covering.may_pack(problem):
-                setting = dataclasses.replace(covering, packed=packed)
+                setting = covering.with_knobs(packed=packed)
                 found += setting._resident(problem, arch)
         yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
@@ -147,11 +146,11 @@ class Block(Sliced):
         pairs = narrow and not problem.function.part.chooses and not self.packed
         for block in (width, 2 * width) if pairs else (width,):
             for blocks in dict.fromkeys((1, blocks_in_registers(need, block, arch))):
-                setting = dataclasses.replace(self, block_size=block, min_blocks=blocks)
+                setting = self.with_knobs(block_size=block, min_blocks=blocks)
                 registers = arch.registers_per_multiprocessor // (block * blocks)
                 if held >= SPILLING and registers <= 2 * held:
                     continue
-                if setting.is_legal(problem, arch):
+                if setting.keeps_rules(problem, arch):
                     yield setting
 
     @classmethod
@@ -159,7 +158,7 @@ class Block(Sliced):
         """Return the setting with the fewest packs a thread, one row a block."""
         one = cls(pack, pack, width, width, min_blocks=1)
         packs = -(-one.row_packs(problem) // width)
-        return dataclasses.replace(one, cols_per_thread=packs * pack)
+        return one.with_knobs(cols_per_thread=packs * pack)
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: about 28 registers of elements a thread, and full SMs.

@@ -8,7 +8,6 @@ L1 cache, which took bfloat16 8192 x 32000 from 249 to 365 us on an H200.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -219,9 +218,9 @@ class Cluster(Sliced):
             for block in cls._block_sizes(problem, cluster):
                 one = cls(pack, pack, block, cluster, 1, False)
                 slice_packs = one.slice_packs(problem)
-                filled = dataclasses.replace(one, cols_per_thread=-(-slice_packs // block) * pack)
+                filled = one.with_knobs(cols_per_thread=-(-slice_packs // block) * pack)
                 for packed in filled.may_pack(problem):
-                    setting = dataclasses.replace(filled, packed=packed)
+                    setting = filled.with_knobs(packed=packed)
                     # What stays packed of one input is no wider than what does not.
                     counted = setting if several or problem.sharded else filled
                     held = counted.element_registers(problem)
@@ -253,8 +252,8 @@ class Cluster(Sliced):
         full = blocks_in_registers(need, self.block_size, arch)
         few = max(1, full - FEWER_PACKED) if self.packed else 1
         for blocks, evict_first in dict.fromkeys(((few, False), (full, False), (full, True))):
-            setting = dataclasses.replace(self, min_blocks=blocks, evict_first=evict_first)
-            if setting.is_legal(problem, arch):
+            setting = self.with_knobs(min_blocks=blocks, evict_first=evict_first)
+            if setting.keeps_rules(problem, arch):
                 yield setting
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:

@@ -237,14 +237,14 @@ class ColumnsInRegisters(Columnar):
         stride = block // across * cluster
         one = cls(pack, across, block, -(-problem.cols // stride), 1, cluster)
         for packed in (False, True):
-            some = dataclasses.replace(one, packed=packed)
+            some = one.with_knobs(packed=packed)
             held = some.element_registers(problem)
             if some._may_share(problem):
                 yield from some._sharing(problem, arch)
             if (
                 held > MOST_HELD
                 or (held < LEAST_HELD and stride > 1)
-                or not some.is_legal(problem, arch)
+                or not some.keeps_rules(problem, arch)
             ):
                 continue
             if packed and (held < LEAST_PACKED or problem.out_dtype.itemsize > 2):
@@ -252,8 +252,8 @@ class ColumnsInRegisters(Columnar):
             yield some
             full = blocks_in_registers(held + some.others(problem), block, arch)
             for evict_first in (False,) if packed else (False, True):
-                more = dataclasses.replace(some, min_blocks=full, evict_first=evict_first)
-                if full > 1 and more.is_legal(problem, arch):
+                more = some.with_knobs(min_blocks=full, evict_first=evict_first)
+                if full > 1 and more.keeps_rules(problem, arch):
                     yield more
 
     def _may_share(self, problem: Problem) -> bool:
@@ -279,9 +279,9 @@ class ColumnsInRegisters(Columnar):
         full = 0 if double else self._blocks_in_registers(problem, arch)
         of_double = (cols // 2, cols * 5 // 8, cols * 3 // 4, cols - 3)
         for count in dict.fromkeys(of_double if double else (cols // 2, cols * 2 // 3)):
-            some = dataclasses.replace(self, shared_cols=count)
-            more = dataclasses.replace(some, min_blocks=some._blocks(problem, arch))
-            if more.min_blocks > full and more.is_legal(problem, arch):
+            some = self.with_knobs(shared_cols=count)
+            more = some.with_knobs(min_blocks=some._blocks(problem, arch))
+            if more.min_blocks > full and more.keeps_rules(problem, arch):
                 yield more
 
     def _blocks(self, problem: Problem, arch: Arch) -> int:

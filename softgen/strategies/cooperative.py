@@ -11,7 +11,6 @@ neither holds is loaded a second time.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
@@ -217,7 +216,7 @@ class Cooperative(Strategy):
             for packs, wait in itertools.product(PACKS, IN_FLIGHT):
                 setting = cls(pack, packs * pack, THREADS, size, groups, 2, wait, wait)
                 setting = setting._with_full_ring(problem, arch)
-                if setting.is_legal(problem, arch):
+                if setting.keeps_rules(problem, arch):
                     found.append(setting)
         yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
@@ -238,15 +237,15 @@ class Cooperative(Strategy):
         for threads, packs in NOT_HOLDING:
             setting = cls(pack, packs * pack, threads, processors, 1, 2, 1, 2)
             setting = setting._with_full_ring(problem, arch)
-            if setting.is_legal(problem, arch):
+            if setting.keeps_rules(problem, arch):
                 yield setting
 
     def _with_full_ring(self, problem: Problem, arch: Arch) -> Cooperative:
         """Return this setting with as many stages as shared memory holds, at least 2."""
         stages = max(2, arch.shared_per_block // self.stage_bytes(problem))
-        ring = dataclasses.replace(self, stages=stages)
+        ring = self.with_knobs(stages=stages)
         while ring.stages > 2 and ring.launch(problem).shared_bytes > arch.shared_per_block:
-            ring = dataclasses.replace(ring, stages=ring.stages - 1)
+            ring = ring.with_knobs(stages=ring.stages - 1)
         return ring
 
     def _holding_most(self, problem: Problem, arch: Arch) -> list[Cooperative]:
@@ -260,8 +259,8 @@ class Cooperative(Strategy):
         chunks = self.chunks(problem)
         for held in range(min(chunks - 1, MOST_REGISTERS // (4 * packs)), 0, -1):
             in_flight = max(1, ring.stages + held - chunks)
-            setting = dataclasses.replace(ring, in_flight=in_flight, held=held)
-            if setting.is_legal(problem, arch):
+            setting = ring.with_knobs(in_flight=in_flight, held=held)
+            if setting.keeps_rules(problem, arch):
                 return [setting]
         return []
 

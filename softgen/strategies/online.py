@@ -7,7 +7,6 @@ a monoid. A thread rescales d only when its maximum grows (FastSoftmax's conditi
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -197,7 +196,7 @@ class Online(Strategy):
         if not problem.function.reduces:
             found += cls._sharing(problem, pack)
         found = [s._capped(problem, arch) for s in found]
-        legal = [s for s in found if s.is_legal(problem, arch)]
+        legal = [s for s in found if s.keeps_rules(problem, arch)]
         yield from sorted(legal, key=lambda s: s.rank(problem, rows, arch))
 
     def _capped(self, problem: Problem, arch: Arch) -> Online:
@@ -214,7 +213,7 @@ class Online(Strategy):
             return self
         needed = self._held(problem, arch) + self._others(problem, arch)
         blocks = blocks_in_registers(needed, self.block_size, arch)
-        return dataclasses.replace(self, min_blocks=blocks)
+        return self.with_knobs(min_blocks=blocks)
 
     @classmethod
     def _sharing(cls, problem: Problem, pack: int) -> list[Online]:

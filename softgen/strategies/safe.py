@@ -80,7 +80,7 @@ class Safe(Strategy):
         else:
             own = sum(hook.registers(problem.compute_dtype) for hook in problem.function.modifiers)
             found = cls(1024 if problem.cols > 4096 and own <= MOST_OWN_REGISTERS else 256)
-        if found.is_legal(problem, arch):
+        if found.keeps_rules(problem, arch):
             yield found
 
     @classmethod

@@ -8,7 +8,6 @@ their way while one is reduced.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -149,7 +148,7 @@ class Shared(Strategy):
                 for block in BLOCK_SIZES
                 if block <= _row_packs(problem, pack)
             ]
-            legal = [setting for setting in settings if setting.is_legal(problem, arch)]
+            legal = [setting for setting in settings if setting.keeps_rules(problem, arch)]
             found += sorted(legal, key=lambda s: s.rank(problem, rows, arch))[:2]
         yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
@@ -160,7 +159,7 @@ class Shared(Strategy):
         if stages == 1:
             return cls(pack, block, copy, 1, 0)
         one = cls(pack, block, copy, stages, arch.multiprocessors)
-        return dataclasses.replace(one, resident=one._resident(problem, arch))
+        return one.with_knobs(resident=one._resident(problem, arch))
 
     @property
     def _blocks(self) -> int:

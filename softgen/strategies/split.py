@@ -125,7 +125,7 @@ class Split(Sliced):
                     full = 1
                 for reverse in (True, False) if problem.writes_elements else (False,):
                     setting = cls(pack, packs * pack, block, full, reverse)
-                    if setting.is_legal(problem, arch) and setting.chunks(problem) > 2:
+                    if setting.keeps_rules(problem, arch) and setting.chunks(problem) > 2:
                         found.append(setting)
         yield from sorted(found, key=lambda s: max(FEW_CHUNKS, s.chunks(problem)))
 

@@ -6,7 +6,7 @@ Which settings are worth timing; what they are is in `spreading`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from softgen.problems.arch import KIB, Arch
 from softgen.problems.dtypes import MAX_PACK_BYTES
@@ -84,7 +84,7 @@ class Spread(Spreading):
             blocks = arch.multiprocessors * full
             for groups in sorted({min(tiles, 1 << i) for i in range(5)}):
                 size = blocks // groups
-                setting = replace(one, group_size=size, groups=groups, min_blocks=full)
+                setting = one.with_knobs(group_size=size, groups=groups, min_blocks=full)
                 bytes_of_block = problem.cols * shared * problem.dtype.itemsize // max(1, size)
                 if size < 2 or bytes_of_block < LEAST_SLAB:
                     continue
@@ -98,8 +98,8 @@ class Spread(Spreading):
         Shared memory takes what registers do not hold.
         """
         wanted = -(-one.lines(problem) // one.stride)
-        whole = replace(one, cols_per_thread=wanted)
-        if wanted <= MOST_COLUMNS and whole.is_legal(problem, arch):
+        whole = one.with_knobs(cols_per_thread=wanted)
+        if wanted <= MOST_COLUMNS and whole.keeps_rules(problem, arch):
             yield whole
             return
         word = max(1, one.pack_size * problem.dtype.itemsize // 4)
@@ -115,10 +115,10 @@ class Spread(Spreading):
             for unroll in (8, 4):
                 if not shared:
                     count = max(1, count)
-                some = replace(one, cols_per_thread=count, cols_shared=shared)
+                some = one.with_knobs(cols_per_thread=count, cols_shared=shared)
                 if some.walks(problem):
-                    some = replace(some, unroll=unroll)
-                if some.is_legal(problem, arch) and found < MOST_SPLITS:
+                    some = some.with_knobs(unroll=unroll)
+                if some.keeps_rules(problem, arch) and found < MOST_SPLITS:
                     yield some
                     found += 1
                 if not some.walks(problem):

@@ -75,7 +75,7 @@ class Strips(Columnar):
             for unroll in UNROLLS
             if unroll == 1 or unroll * (block // across) * cluster <= problem.cols
         ]
-        legal = [setting for setting in found if setting.is_legal(problem, arch)]
+        legal = [setting for setting in found if setting.keeps_rules(problem, arch)]
         yield from sorted(legal, key=lambda s: s.rank(problem, rows, arch))
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> float:

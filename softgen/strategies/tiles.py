@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from softgen.problems.arch import KIB, WARP_SIZE, Arch
 from softgen.problems.dtypes import MAX_PACK_BYTES
@@ -176,13 +176,13 @@ class Tiles(Strategy):
             if (outers := rounds * (block // (inner * sharers)) // unit * unit)
             and (rounds == 1 or cls._is_light(problem, rounds))
         ]
-        legal = [setting for setting in found if setting.is_legal(problem, arch)]
+        legal = [setting for setting in found if setting.keeps_rules(problem, arch)]
         held = [s._turned(problem) for s in legal if s.held(problem) <= MOST_HELD]
         yield from sorted(held, key=lambda s: s.rank(problem, rows, arch))
 
     def _turned(self, problem: Problem) -> Tiles:
         """Return this setting with the `apart` whose warps meet in the fewest banks."""
-        turned = [replace(self, apart=step) for step in APART if self.outers % step == 0]
+        turned = [self.with_knobs(apart=step) for step in APART if self.outers % step == 0]
         return min(turned, key=lambda s: s._wavefronts(problem))
 
     def _wavefronts(self, problem: Problem) -> int:

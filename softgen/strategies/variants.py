@@ -172,7 +172,7 @@ def _dependent(setting: Strategy, problem: Problem, rows: int, arch: Arch) -> St
     moved = rows * problem.bytes_per_row
     early = moved <= BEFORE_STORES_BYTES and kind.triggers
     pdl = TRIGGERS_FIRST if moved <= AT_ONCE_BYTES else TRIGGERS
-    return dataclasses.replace(setting, pdl=pdl if early else WAITS)
+    return setting.with_knobs(pdl=pdl if early else WAITS)
 
 
 def _require_own_check(setting: Strategy, problem: Problem, arch: Arch) -> None:

@@ -7,7 +7,6 @@ are butterfly shuffles inside the group, and no shared memory or barrier is used
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -204,17 +203,17 @@ class Warp(Sliced):
             for width in (1, 2, 4, 8, 16, 32):
                 one = cls.covering(problem, pack, width)
                 registers = one.all_registers(problem)
-                packed = dataclasses.replace(one, packed=True)
-                if problem.function.part.chooses and packed.is_legal(problem, arch):
+                packed = one.with_knobs(packed=True)
+                if problem.function.part.chooses and packed.keeps_rules(problem, arch):
                     one, registers = packed, packed.all_registers(problem)
                 for rows_per_access in (1, 2, 4):
                     if registers * rows_per_access > most:  # asked first: it is of half of them
                         break
                     for block_size in (128, 256):
-                        setting = dataclasses.replace(
-                            one, rows_per_access=rows_per_access, block_size=block_size
+                        setting = one.with_knobs(
+                            rows_per_access=rows_per_access, block_size=block_size
                         )
-                        if setting.is_legal(problem, arch):
+                        if setting.keeps_rules(problem, arch):
                             legal.append(setting)
         usual = [s for s in legal if s.all_registers(problem) >= LEAST_REGISTERS]
 
@@ -222,7 +221,7 @@ class Warp(Sliced):
         for place, setting in enumerate(ordered):
             yield setting
             if place < BEST and problem.cols * problem.dtype.itemsize <= SHORT_ROW:
-                yield dataclasses.replace(setting, evict_first=True)
+                yield setting.with_knobs(evict_first=True)
 
     @classmethod
     def covering(

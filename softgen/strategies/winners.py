@@ -204,7 +204,7 @@ def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
     launch before it.
     """
     if arch.compute_capability < PDL_NEEDS:
-        setting = dataclasses.replace(setting, pdl=NO_PDL)
+        setting = setting.with_knobs(pdl=NO_PDL)
     found, knobs = [setting], setting.knobs
     if "min_blocks" in knobs and (problem.modifiers or problem.layout.starts_alike):
         stays = knobs.get("packed", False) and problem.hook_instructions < HEAVY
@@ -213,7 +213,7 @@ def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
             for blocks in range(knobs["min_blocks"], 0, -1):
                 other: dict[str, Any] = {"min_blocks": blocks}
                 other |= {"packed": packed} if "packed" in knobs else {}
-                found.append(dataclasses.replace(setting, **other))
+                found.append(setting.with_knobs(**other))
     return next((Variant(problem, s) for s in found if s.is_legal(problem, arch)), None)
 
 
