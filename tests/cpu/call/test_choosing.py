@@ -96,6 +96,22 @@ def test_what_no_kernel_has_is_refused(
     assert world.driver.launches == []
 
 
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_a_bias_of_the_type_of_the_arithmetic_moves_the_choice_too(kind: str, world: World) -> None:
+    """A contiguous one is read where it lies, and of another only a copy."""
+    x, numbers = drawn(ROWS, COLS, kind=kind), np.linspace(9, -9, 2 * COLS).astype(kind)
+    s = scores_of(x)
+    for bias in (cupy_array(numbers[:COLS]), cupy_array(numbers)[::2]):
+        given = np.array(bias)
+        weights, ids = topk_softmax(x, 3, choice_bias=bias)
+        chosen = np.argsort(-(s + np.asarray(bias, np.float64)), axis=-1)[:, :3]
+        np.testing.assert_array_equal(ids, chosen)
+        np.testing.assert_allclose(weights, np.take_along_axis(s, chosen, -1), rtol=1e-5)
+        np.testing.assert_array_equal(bias, given)
+        whole = bias.flags.c_contiguous
+        assert (bias.data.ptr in world.words()) is whole
+
+
 def test_a_bias_has_a_number_a_column(world: World) -> None:
     x = drawn(ROWS, COLS)
     for shape, kind, said in (((COLS + 1,), "f4", "a number a column"), ((COLS,), "i4", "floats")):

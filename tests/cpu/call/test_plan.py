@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import softgen
+import softgen.call.plan as planning
 from softgen.call.kernel import Kernel
+from softgen.call.kernels import INVARIANT
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import InvalidTypeError
 from softgen.problems.arch import arch_named
@@ -107,3 +110,26 @@ def test_a_function_without_a_call_of_its_own_is_not_advised() -> None:
     kernel = kernel_of("logsumexp")
     object.__setattr__(kernel.variant.problem, "function", Mine())
     assert kernel._or_call(", or call {}") == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "given", "invariant"),
+    [("", None, False), ("1", None, True), ("1", False, False), ("", True, True)],
+)
+def test_batch_invariant_is_what_was_given_else_what_the_environment_says(
+    environment: str, given: bool | None, invariant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, asked = kernel_of("softmax").loaded, []
+
+    def kernel_for(problem: Problem, rows: int, device: int, mode: str, variant: Any) -> Any:
+        asked.append((problem.fixed_order, mode))
+        return loaded
+
+    runtime = SimpleNamespace(getDevice=lambda: 0)
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(planning, "require_device", lambda: cupy)
+    monkeypatch.setattr(planning, "kernel_for", kernel_for)
+    monkeypatch.setenv("SOFTGEN_BATCH_INVARIANT", environment)
+    kernel = planning.plan("softmax", "float32", 1001, tune="off", batch_invariant=given)
+    assert kernel.loaded is loaded
+    assert asked == [(invariant, INVARIANT if invariant else "off")]

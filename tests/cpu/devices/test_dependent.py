@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +31,73 @@ def answering(monkeypatch: pytest.MonkeyPatch, *answers: bool | Exception) -> No
         return answer
 
     monkeypatch.setattr(dependent, "_is_captured", ask)
+
+
+class Refused(Exception):
+    """As CuPy's errors of the driver and of the runtime."""
+
+
+class Stream:
+    """A stream of a device whose default stream another thread uses all the time.
+
+    A capture of a stream that waits for the default one fails then.
+    """
+
+    ptr = 77
+    captured: bool | None = None
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        self.non_blocking = non_blocking
+
+    def begin_capture(self, mode: int) -> None:
+        self.captured = True
+
+    def end_capture(self) -> None:
+        self.captured = False
+        if not self.non_blocking:
+            raise Refused("the default stream was used")
+
+
+@pytest.mark.parametrize("taken", [True, False])
+@pytest.mark.usefixtures("known")
+def test_the_question_is_a_capture_that_others_do_not_disturb(
+    taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a launch behind a memset, and of one behind that launch."""
+    streams: list[Stream] = []
+    seen: list[tuple[Any, ...]] = []
+
+    def stream_of(**options: bool) -> Stream:
+        streams.append(Stream(**options))
+        return streams[-1]
+
+    def note(*what: Any) -> None:
+        (stream,) = streams
+        assert stream.captured
+        seen.append(what)
+
+    def launch(words: Sequence[int], stream: int) -> None:
+        note("launch", words, stream)
+        if not taken:
+            raise Refused("no such attribute")
+
+    runtime = SimpleNamespace(
+        CUDARuntimeError=Refused,
+        streamCaptureModeRelaxed=2,
+        memsetAsync=lambda to, value, size, stream: note("memset", to, stream),
+    )
+    driver = SimpleNamespace(CUDADriverError=Refused)
+    memory = SimpleNamespace(ptr=0x500)
+    cuda = SimpleNamespace(
+        driver=driver, runtime=runtime, Stream=stream_of, Memory=lambda size: memory
+    )
+    monkeypatch.setattr(dependent, "require_device", lambda: SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(dependent, "capturing_freely", contextlib.nullcontext)
+    kernel: Any = launch
+    assert dependent.is_taken(0, False, kernel, 3) is taken
+    launched = ("launch", [0x500] * 3, Stream.ptr)
+    assert seen == [("memset", 0x500, Stream.ptr), *[launched] * (2 if taken else 1)]
+    assert streams[0].captured is False
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -12,7 +12,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 
 from softgen.distributed import direct, operators
-from tests.cpu.distributed.hosts import WIDE, shards_of
+from softgen.errors import CaptureError
+from tests.cpu.distributed.hosts import ROOM, WIDE, here, shards_of
 
 WIDTHS = [(40, 37), (33, 0, 64, 20), (200, 50), (160, 170)]
 
@@ -103,3 +104,31 @@ def test_losses(kind: str, widths: tuple[int, ...], every: Any) -> None:
         close(got_lse, lse)
         close(got_dx, right, 3e-6 * 120)  # lse is rounded at 120
         assert torch.equal(got.nan_to_num(7), results[0][0].nan_to_num(7))
+
+
+def test_a_capture_makes_no_mailboxes(every: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a call before it chose a kernel, and had no memory for them."""
+    asked: list[int] = []  # for room, by all processes
+
+    def mailboxes(group: Any, device: Any, room: int, seconds: float) -> Any:
+        asked.append(room)
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(direct, "Mailboxes", mailboxes)
+    monkeypatch.setattr(direct, "patience_of", lambda group: 1.0)
+    monkeypatch.setattr(
+        "torch.cuda.is_current_stream_capturing", lambda: getattr(here, "captures", False)
+    )
+
+    def body(exchange: Any, rank: int) -> Any:
+        x = torch.zeros(ROOM + 1, 40)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            exchange.softmax(x, torch.float32)
+        here.captures = True
+        with pytest.raises(CaptureError, match="no mailboxes for so many rows yet, and cannot be"):
+            exchange.softmax(x, torch.float32)
+
+    _, host = every(2, body)
+    assert len(asked) == 2
+    assert min(asked) > ROOM
+    assert host.launched == [[], []]

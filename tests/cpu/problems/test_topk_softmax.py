@@ -103,6 +103,18 @@ def test_rows_that_have_no_scores() -> None:
     assert weights.tolist() == [[0.5, 0.5]]
 
 
+def test_where_the_sizes_of_terms_overflow_nothing_is_excused() -> None:
+    """Two upstreams cancel. Of the larger ones the absolute values have no sum in float64."""
+    problem = Problem.of("topk_softmax_backward_k2", "float64", COLS)
+    for size, excused in ((1.0, True), (1e308, False)):
+        upstream, dx = np.array([[size, -size]]), np.zeros((1, COLS))
+        given = (np.zeros((1, COLS)), np.ones((1, 2)), np.array([[3, 5]], np.int32), upstream)
+        dx[0, [3, 5]] = upstream
+        assert check((dx,), given, problem).ok
+        dx[0, 0] = 1e-15  # exactly 0
+        assert check((dx,), given, problem).ok is excused
+
+
 @pytest.mark.parametrize(
     "name",
     [

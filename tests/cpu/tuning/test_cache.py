@@ -378,6 +378,8 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "rows of another key": (json.dumps(changed(rows=4097)), "rows must be a number up to 4096"),
     "text rows": (json.dumps(changed(rows="8")), "rows must be a number up to 4096, got '8'"),
     "half a pair": (json.dumps(changed(key=on(device="\udc80"))), "device must be a text"),
+    "code of a number": (json.dumps(changed(code=5)), "code must be a text, got 5"),
+    "half a code": (json.dumps(changed(code="\udc80")), "code must be a text"),
     "half a failure": (json.dumps(changed(failures={"x": "\udc80"})), "a failure must be a text"),
 }
 
