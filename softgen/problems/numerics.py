@@ -432,7 +432,8 @@ def _ulp_error(
         excused |= (got == 0) & (np.abs(exact) < flushed)
     else:
         excused = (got == 0) & (np.abs(exact) < flushed)
-    return np.minimum(error, np.where(excused, 1.0, np.inf))
+    # Of an infinite result a share is infinite too, and would excuse anything.
+    return np.minimum(error, np.where(excused & np.isfinite(exact), 1.0, np.inf))
 
 
 def _steps(storage: Storage) -> npt.NDArray[np.int64]:

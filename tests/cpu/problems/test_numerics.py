@@ -244,6 +244,17 @@ def test_gradients_that_are_flushed_before_slopes_multiply_them_may_be_0(scale: 
         assert numerics.check(found, inputs, scaled).ok is (column == 1)
 
 
+@pytest.mark.parametrize("dtype", DType)
+def test_no_other_result_stands_for_an_infinite_one_whose_terms_cancel(dtype: DType) -> None:
+    problem = Problem.of("topk_softmax_backward_k1_sigmoid", dtype, 4)
+    x, ids = encode(np.zeros((1, 4)), dtype), np.array([2], np.int32)
+    given = (x, *(np.array([each], problem.compute_dtype.value) for each in (0.5, np.inf)))
+    inputs = (*given[:2], ids, given[2])
+    for value, ok in ((np.inf, True), (5.0, False), (-np.inf, False), (np.nan, False)):
+        dx = encode(np.array([[0, 0, value, 0]]), dtype)
+        assert numerics.check([dx], inputs, problem).ok is ok
+
+
 def test_a_row_that_is_ignored_has_a_gradient_of_0_whatever_slopes_are() -> None:
     capped = Problem.of("cross_entropy_grad", "float32", 3, hooks=("softcap",))
     x = np.array([[1, np.nan, 2]] * 2)
