@@ -14,7 +14,12 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 from torch.autograd import forward_ad
 
-from softgen.errors import InvalidTypeError, NotSupportedError
+from softgen.errors import InvalidTypeError, MissingDependencyError, NotSupportedError
+
+if not hasattr(DispatchKeySet, "raw_repr"):
+    raise MissingDependencyError(
+        f"softgen needs PyTorch 2.5 or later for tensors, {torch.__version__} is installed"
+    )
 
 KINDS = (torch.Tensor, torch.nn.Parameter)
 

@@ -25,10 +25,6 @@ from softgen.torch.losses import is_overwritable
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
 
-_schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or (
-    torch._library.infer_schema.infer_schema  # its place in PyTorch 2.4
-)
-
 
 def _not_again(ctx: Any, *upstream: Any) -> Any:
     raise NotSupportedError(
@@ -58,7 +54,7 @@ def _operator(
 
     def register(run: Callable[..., Any]) -> Any:
         short = f"sharded_{run.__name__}"
-        name, schema = f"softgen::{short}", _schema_of(run, mutates_args=())
+        name, schema = f"softgen::{short}", torch.library.infer_schema(run, mutates_args=())
         _LIBRARY.define(f"{short}{schema}", tags=torch.Tag.pt2_compliant_tag)
         _LIBRARY.impl(short, run, "CompositeExplicitAutograd")
         torch.library.register_fake(name, fake, lib=_LIBRARY)

@@ -35,11 +35,6 @@ OVERLOAD = "v3"
 # PyTorch's library of the operators, which are there as long as it is kept.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
 
-_schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or (
-    torch._library.infer_schema.infer_schema  # its place in PyTorch 2.4
-)
-_register_vmap = getattr(torch.library, "register_vmap", None)  # PyTorch 2.5 and later
-
 # Inductor lays inputs out as in eager mode. It does that by itself where it has no lowering.
 _STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
@@ -213,14 +208,13 @@ def registered(name: str) -> Callable[[type[Row]], type[Row]]:
 
 
 def _register(name: str, row: Any) -> Any:
-    schema = _schema_of(row.launch, mutates_args=())
+    schema = torch.library.infer_schema(row.launch, mutates_args=())
     row.operator, row.kernel = (_defined(each, row, schema) for each in (name, f"{name}_kernel"))
     described = row.operator._schema.arguments
     row._arguments = tuple(each.name for each in described)
     row._tensors = sum("Tensor" in str(each.type) for each in described)
     _LIBRARY.impl(f"{name}.{OVERLOAD}", _autograd_of(row), "Autograd")
-    if _register_vmap is not None:
-        _register_vmap(f"softgen::{name}.{OVERLOAD}", _vmap_of(row), lib=_LIBRARY)
+    torch.library.register_vmap(f"softgen::{name}.{OVERLOAD}", _vmap_of(row), lib=_LIBRARY)
     row.tracked = staticmethod(_tracked_of(row))
     row.call, TABLE[name] = staticmethod(_call_of(name, row)), row
     return row

@@ -20,6 +20,8 @@ class LogMeanExp(Function):
     name = "logmeanexp"  # as in names of kernels
     formula = "lme = log(mean(exp(x)))"  # for the header of an emitted file
     keeps_infinity = True  # +inf in a row gives +inf, not NaN
+    shardable = False  # kCols are the columns of one device
+    barred = frozenset({"sink"})  # whether it counts as a column is not said
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x and lme."""
