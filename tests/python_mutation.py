@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import json
 import os
 import queue
 import random
@@ -170,34 +171,44 @@ def sample(count: int) -> list[Mutant]:
     return drawn[:count]
 
 
+@dataclass(frozen=True)
 class Tree:
-    """A copy of this tree, whose tests run there."""
+    """A folder whose tests run there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
+
+    @classmethod
+    def copied(cls, folder: Path) -> Tree:
+        """Return a copy of this tree."""
         ignored = shutil.ignore_patterns(".git", "__pycache__", ".*_cache")
         shutil.copytree(ROOT, folder, ignore=ignored)
+        return cls(folder)
 
     def run(self, tests: Sequence[str], seconds: float, **environment: str) -> str | None:
-        """Return the first test that fails, "" if none does, and None where they take longer."""
-        command = f"nice {sys.executable} -B -m pytest -x -q -n0 -p no:cacheprovider"
-        process = subprocess.Popen(
-            [*command.split(), *tests],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder), **environment},
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return None
-        failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
-        return failed[1] if failed else "" if process.returncode in (0, 5) else "pytest"
+        """Return the first test that fails, "" if none does, and None where they take longer.
+
+        Its name is from pytest's cache: on the screen what a test is given and what is said of it
+        cannot be told apart.
+        """
+        with tempfile.TemporaryDirectory() as kept:  # others may run here at the same time
+            command = f"nice {sys.executable} -B -m pytest -x -q -n0 -o cache_dir={kept}"
+            process = subprocess.Popen(
+                [*command.split(), *tests],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(self.folder), **environment},
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return None
+            path = Path(kept, "v", "cache", "lastfailed")
+            failed = [*json.loads(path.read_text())] if path.exists() else []
+        return failed[0] if failed else "" if code in (0, 5) else "pytest"
 
 
 class Judge:
@@ -207,8 +218,8 @@ class Judge:
         self.folder, self.seconds = folder, seconds
         self.free: queue.Queue[Tree] = queue.Queue()
         for number in range(AT_ONCE):
-            self.free.put(Tree(folder / str(number)))
-        whole = Tree(folder / "whole")
+            self.free.put(Tree.copied(folder / str(number)))
+        whole = Tree.copied(folder / "whole")
         self.passes = functools.cache(lambda test: whole.run([test], seconds) == "")
 
     def __call__(self, mutant: Mutant) -> tuple[str, str]:

@@ -209,8 +209,14 @@ def test_a_text_that_nvrtc_refuses_is_a_compile_error_and_nothing_is_kept(
     gpu: FakeGpu, own_cache: Path
 ) -> None:
     broken = dataclasses.replace(HALF, text="@")
-    with pytest.raises(CompileError, match=rf"NVRTC refused {HALF.name}: line 3: what is @"):
+    with pytest.raises(CompileError) as caught:
         compiling.compile_source(broken)
+    told = str(caught.value)
+    assert told.startswith(f"NVRTC refused {HALF.name}: line 3: what is @\n{HALF.name}.cu is of ")
+    assert told.endswith(f"`softgen show {HALF.name}` prints it")
+    losses = losses_of(DType.BFLOAT16)._replace(text="@")  # no strategy's, and not to be shown
+    with pytest.raises(CompileError, match=r"NVRTC refused losses_bf16_1024: line 3: what is @$"):
+        compiling.load(losses)
     assert gpu.loaded == []
     assert not (own_cache / "code").exists()
 

@@ -43,6 +43,7 @@ ROW_RESULTS = source_of("softmax_lse", "float32", 64, 9, 4, 18, 32, 3, 3)
 SOURCES = (
     *(BLOCK, CLUSTER, TAIL, ALL_LANES, ROW_RESULTS),
     source_of("softmax", "float32", 1, 6, 4, 3, 32, 1, 1),
+    source_of("softmax", "float32", 20, 2, 4, 1, 32, 10, 1),  # one thread has all packs
     source_of("softmax", "float64", 33, 5, 2, 30, 32, 3, 1),
     source_of("softmax", "bfloat16", 65, 3, 8, 27, 32, 1, 1, out="float32"),
     source_of("softmax", "float16", 48, 7, 8, 21, 32, 1, 2, hooks=HOOKS, pdl=2),
@@ -90,6 +91,11 @@ def test_a_band_is_whole_packs_whatever_inner() -> None:
         (
             "float32",
             "bands_p4_w300_b320_c17_m1_k16",
+            "a multiple of 77, the packs of a band, and at most 320",
+        ),
+        (
+            "float32",
+            "bands_p4_w0_b320_c16_m1_k16",
             "a multiple of 77, the packs of a band, and at most 320",
         ),
         (

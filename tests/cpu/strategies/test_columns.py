@@ -55,6 +55,7 @@ STRIPS = Variant(problem_of(45, 24), Strips(2, 4, 64, 2, 2))
 STRIPS_OF_A_WARP = Variant(problem_of(10, 32), Strips(4, 8, 32, 4))
 TILES = Variant(problem_of(21, 3), Tiles(4, 6, 4, 4, 64))
 TILES_OF_A_THREAD = Variant(problem_of(3, 4), Tiles(4, 3, 1, 9, 64))
+TILES_OF_ROUNDS = Variant(problem_of(3, 3), Tiles(4, 3, 1, 64, 96))  # two rows a thread
 TILES_TURNED = Variant(problem_of(21, 3), Tiles(4, 21, 1, 8, 64, apart=4))
 TILES_TURNED_SHARED = Variant(problem_of(20, 3, "bfloat16"), Tiles(8, 10, 2, 6, 64, apart=3))
 PACKED = Variant(problem_of(48, 16, "bfloat16"), ColumnsInRegisters(4, 4, 128, 2, 1, packed=True))
@@ -108,6 +109,7 @@ ALL = (
     *SHAREDS,
     *map(hooked, (ALONE, CLUSTER, STRIPS, TILES, TILES_OF_A_THREAD)),
     *(
+        TILES_OF_ROUNDS,
         TILES_TURNED,
         TILES_TURNED_SHARED,
         PACKED,
@@ -235,6 +237,7 @@ def test_a_layout_is_found_by_its_label_and_by_inner() -> None:
     [
         ("columns_p4_w8_b128_c7_m1", "cols_per_thread must be 8, what 16 threads hold of 128"),
         ("columns_p8_w8_b128_c8_m1", "packs of 8 where rows start on 4 elements"),
+        ("columns_p3_w8_b128_c8_m1", "pack_size must be one of"),
         ("columns_p4_w3_b96_c4_m1", "threads_across must be one of"),
         ("columns_p4_w64_b32_c8_m1", "block_size must be a multiple of threads_across"),
         ("columns_p4_w1_b256_c1_m1", "256 threads along an axis of 128"),
@@ -253,6 +256,24 @@ def test_a_layout_is_found_by_its_label_and_by_inner() -> None:
 def test_what_cannot_be_is_refused(label: str, message: str) -> None:
     with pytest.raises(IllegalVariantError, match=message):
         select(problem_of(128, 1024), 65536, ARCH, label)
+
+
+@pytest.mark.parametrize(
+    ("label", "legal"),
+    [
+        ("tiles_p4_c3_t1_o64_b96", True),  # 192 rows, two for each thread
+        ("tiles_p4_c3_t1_o64_b64", False),  # three for each, at other places along inner
+        ("tiles_p4_c3_t1_o48_b96", False),  # one and a half
+        ("tiles_p4_c2_t2_o32_b96", False),  # of which two threads share each
+    ],
+)
+def test_a_thread_of_tiles_has_whole_rows_at_one_place_along_inner(label: str, legal: bool) -> None:
+    problem = problem_of(3, 3)
+    if legal:
+        select(problem, 65538, ARCH, label)
+        return
+    with pytest.raises(IllegalVariantError, match="and not so many times a row a thread"):
+        select(problem, 65538, ARCH, label)
 
 
 # Every hook that asks for a place, alone or with others: in packs and one by one, in the lanes of a
@@ -279,6 +300,18 @@ def test_long_axes_have_columns_in_shared_memory() -> None:
         variant.strategy.knobs["shared_cols"]
         for variant in candidates(problem_of(4096, 4096), 4096, ARCH, "columns")
     )
+
+
+def test_threads_that_share_rows_hold_eight_registers_of_elements_or_more() -> None:
+    """With fewer the exchange is most of the work; threads that share no row have none."""
+    fewest: dict[bool, int] = {}
+    for cols in (2, 3, 8):
+        for variant in candidates(problem_of(cols, 1024), 65536, ARCH, "columns"):
+            setting = variant.strategy
+            assert isinstance(setting, ColumnsInRegisters)
+            held, shares = setting.element_registers(variant.problem), setting.stride > 1
+            fewest[shares] = min(held, fewest.get(shares, held))
+    assert fewest[False] < fewest[True] == 8
 
 
 @pytest.mark.parametrize("size", [(128, 1024), (2048, 128), (8192, 8192), (1000, 197)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.split import Split
-from softgen.strategies.variants import Variant, best_guess
+from softgen.strategies.variants import Variant, best_guess, candidates
 from softgen.strategies.warp import Warp
 from tests.helpers.emulator_helpers import ARCH, broken
 from tests.helpers.kept_builds import machine_code_of
@@ -162,7 +164,6 @@ def test_packs_wider_than_the_alignment_need_lanes_that_exchange() -> None:
 
 def _candidates(problem: Problem) -> list[tuple[type[Strategy], list[Variant]]]:
     from softgen.strategies.registry import all_strategies
-    from softgen.strategies.variants import candidates
 
     return [(kind, list(candidates(problem, 64, ARCH, kind.name))) for kind in all_strategies()]
 
@@ -171,6 +172,23 @@ def test_rows_of_whole_packs_need_nothing() -> None:
     assert problem_of("float32", 1000) == Problem.of("softmax", "float32", 1000)
     assert problem_of("float32", 1002).label == "softmax_f32_1002_fixed"
     assert problem_of("bfloat16", 1000).dtype is DType.BFLOAT16
+
+
+@pytest.mark.parametrize(
+    ("cols", "first"),
+    [
+        # 16 blocks take 436 us and 8 take 399: there are fewer ends where warps exchange.
+        (50257, "cluster_p4_c52_b128_k8_m5"),
+        # Fewer blocks still would have more threads each, or more elements a thread.
+        (32001, "cluster_p4_c32_b128_k8_m7"),
+        (100001, "cluster_p4_c52_b128_k16_m5"),
+    ],
+)
+def test_the_ends_of_parts_decide_between_clusters_that_are_else_alike(
+    cols: int, first: str
+) -> None:
+    setting = next(candidates(problem_of("float32", cols), 4096, ARCH, "cluster")).strategy
+    assert replace(setting, pdl=0).label == first
 
 
 @pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)

@@ -37,6 +37,14 @@ def test_rows_below_16_bytes_are_guessed_to_be_best_as_tiles(
     assert chosen.strategy.name == strategy
 
 
+@pytest.mark.parametrize(("cols", "strategy"), [(127, "tiles"), (128, "warp"), (129, "warp")])
+def test_rows_of_single_elements_are_guessed_to_be_best_as_tiles_up_to_256_bytes(
+    cols: int, strategy: str
+) -> None:
+    chosen = best_guess(Problem.of("softmax", "bfloat16", cols), 3_000_000, H200)
+    assert chosen.strategy.name == strategy
+
+
 def test_a_strategy_means_its_best_guess() -> None:
     chosen = select(THOUSAND, 4096, H200, "online")
     assert chosen == best_guess(THOUSAND, 4096, H200, "online")

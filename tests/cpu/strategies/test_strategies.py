@@ -22,6 +22,8 @@ from softgen.problems.layouts import Columns
 from softgen.problems.problem import Problem
 from softgen.source.render import strategy_template
 from softgen.strategies.base import TRIGGERS, TRIGGERS_FIRST, WAITS, Strategy
+from softgen.strategies.cluster import Cluster
+from softgen.strategies.launch import Launch
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies, strategy_named
 from softgen.strategies.safe import Safe
@@ -42,6 +44,7 @@ HALVES = Problem.of("softmax", "float16", 4096)
 HALVES_TO_FLOAT = Problem.of("softmax", "float16", 4096, out_dtype="float32")
 HALVES_TO_DOUBLE = Problem.of("softmax", "float16", 4096, out_dtype="float64")
 DOUBLES = Problem.of("softmax", "float64", 512)
+CHOSEN = Problem.of("topk_softmax_k8", "float32", 10240)
 NAMES = [kind.name for kind in all_strategies()]
 
 WARP = Warp(4, 32, 32, 1, False, 128)  # legal for 1024 columns of float32
@@ -88,6 +91,11 @@ BROKEN: list[tuple[Strategy, Problem, str]] = [
         HALVES_TO_DOUBLE,
         "hold 128 registers of float64; at most 64 do not spill on sm_90",
     ),
+    (
+        Cluster(4, 44, 128, 2, 1, False),
+        CHOSEN,
+        "a thread holds at most 40 elements that a block chooses from, not 44",
+    ),
 ]
 
 
@@ -125,6 +133,11 @@ def test_a_broken_rule_names_what_is_accepted(
         (Shared(8, 512, PLAIN, 1, 0), HALVES_TO_DOUBLE),
         (Shared(2, 1024, PLAIN, 1, 0), DOUBLES),
         (Split(8, 32, 128, 1, True), HALVES_TO_DOUBLE),
+        (Cluster(4, 40, 128, 2, 1, False), CHOSEN),
+        (
+            Cluster(8, 64, 128, 2, 1, False, packed=True),
+            Problem.of("topk_softmax_k8", "bfloat16", 16384),
+        ),
     ],
     ids=repr,
 )
@@ -315,6 +328,30 @@ def test_launch_shapes() -> None:
     safe = Safe(1024).launch(KIBI)
     assert (safe.block_size, safe.rows_per_block, safe.shared_bytes) == (1024, 1, 128)
     assert safe.grid(2**31) == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        (Launch(128, 1, 0), "rows blocks, or fewer: blocks stride over the rows"),
+        (Launch(128, 4, 0, strides=False), "ceil(rows / 4) blocks"),
+        (Launch(128, 1, 0, cluster_size=4, strides=False), "rows * 4 blocks"),
+        (
+            Launch(128, 4, 0, most_blocks=264),
+            "ceil(rows / 4) blocks, at most 264: blocks stride over the rows",
+        ),
+        (
+            Launch(128, 1, 0, cluster_size=2, most_blocks=264),
+            "rows * 2 blocks, at most 264, a multiple of 2: blocks stride over the rows",
+        ),
+        (
+            Launch(128, 1, 0, blocks_per_row=16, most_blocks=128, cooperative=True),
+            "a multiple of 16 blocks, at most rows * 16, all resident",
+        ),
+    ],
+)
+def test_a_grid_in_words(launch: Launch, words: str) -> None:
+    assert launch.grid_rule == words
 
 
 @pytest.mark.parametrize("name", NAMES)

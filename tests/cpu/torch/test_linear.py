@@ -615,6 +615,18 @@ def test_a_temperature_has_to_broadcast_over_rows(shape: tuple[int, ...]) -> Non
         mine.token_log_probs(x, target.clip(0, 7), temperature=of_rows)
 
 
+@pytest.mark.parametrize("shape", [(6,), (3, 2), (2, 1), (2, 3, 1, 1)])
+def test_ids_have_the_shape_of_rows_and_at_most_one_dimension_more(shape: tuple[int, ...]) -> None:
+    """Others are refused even where there are as many ids as rows: whose they are is not known."""
+    x, head, _, _ = given((2, 3))
+    ids = torch.zeros(shape, dtype=torch.int64)
+    with pytest.raises(
+        InvalidValueError, match=r"the shape \(2, 3\), or one .* got \(.*\)$"
+    ) as told:
+        mine.linear_token_log_probs(x, head, ids)
+    assert str(told.value).endswith(f"got {shape}")
+
+
 def test_hidden_states_of_no_numbers() -> None:
     """All logits are 0, or the bias."""
     x, head = torch.zeros(3, 0), torch.zeros(5, 0)

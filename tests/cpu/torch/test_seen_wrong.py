@@ -5,6 +5,7 @@ Compiled code that took another operator's kernel is in test_inductor.py.
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -218,6 +219,26 @@ def test_a_dtensor_whose_rows_are_whole_is_served(name: str, sharded: bool, mesh
     upstream = torch.linspace(-1.0, 2.0, y.to_local().numel()).reshape(y.to_local().shape)
     (dx,) = torch.autograd.grad(y.to_local(), x, upstream)
     same((y.to_local().detach(), dx), gradient(theirs, x, ids))
+
+
+@functions
+@pytest.mark.parametrize("sharded", [False, True])
+def test_devices_that_have_whole_rows_say_nothing_to_each_other(
+    name: str, sharded: bool, mesh: Any
+) -> None:
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    placement = Shard(0) if sharded else Replicate()
+    ours = FUNCTIONS[name].ours
+    if name == "cross_entropy":  # a mean is one of all devices
+        ours = functools.partial(mine.cross_entropy, reduction="none")
+    x, ids = drawn(ROWS, COLS).requires_grad_(), columns(ROWS)
+    given = spread(mesh, x, placement), spread(mesh, ids, placement)
+    with CommDebugMode() as said:
+        y = ours(*given).to_local()
+        torch.autograd.grad(y, x, torch.ones_like(y))
+    assert said.get_comm_counts() == {}
 
 
 @functions

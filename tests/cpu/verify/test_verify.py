@@ -21,8 +21,9 @@ from softgen.problems.functions.base import Function
 from softgen.problems.functions.softmax import SOFTMAX
 from softgen.problems.functions.token_log_probs import OfIds
 from softgen.problems.hooks.known import HOOKS
-from softgen.problems.layouts import Strided
+from softgen.problems.layouts import Columns, Rows, Strided
 from softgen.problems.numerics import Storage, decode, encode
+from softgen.problems.shards import Shards
 from softgen.source import render as render_module
 from softgen.source.render import Source, render
 from softgen.strategies.registry import all_strategies
@@ -211,6 +212,13 @@ def test_a_failure_names_its_kernel_once() -> None:
     assert verdict.objection == "in place: thread 1 races"
 
 
+def test_no_launch_goes_without_a_verdict() -> None:
+    variant = parse_name("softmax_f32_8_safe_b256")
+    jobs = [Job(render(variant), np.zeros((1, 8), np.float32))] * 2
+    with pytest.raises(ValueError, match="shorter"):
+        emulated.verdicts_on(variant, jobs, [EmulationError("thread 1 races")])
+
+
 def test_a_runner_that_loses_a_row_is_caught() -> None:
     def runner(source: Source, inputs: Inputs, x_offset: int, y_offset: int) -> Results:
         results = exact(source, inputs, x_offset, y_offset)
@@ -288,6 +296,12 @@ def test_rows_of_several_ids_are_verified() -> None:
     assert all(found == {1, 2, 17, 64} for found in counts.values())
     assert {variant.problem.dtype for variant in several} == set(DType)
     assert {variant.strategy.name for variant in several} >= {"warp", "block", "online", "safe"}
+
+
+def test_rows_of_one_column_are_verified_alone_along_an_axis_and_on_several_devices() -> None:
+    """All threads but one have no column; on several devices others have the rest of the sum."""
+    narrow = [p for p in problems() if p.cols == 1 and p.function == SOFTMAX]
+    assert {type(problem.layout) for problem in narrow} == {Rows, Columns, Shards}
 
 
 def test_the_readme_says_how_many_kernels_there_are() -> None:
