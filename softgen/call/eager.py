@@ -16,9 +16,10 @@ from torch.autograd import forward_ad
 
 from softgen.errors import InvalidTypeError, MissingDependencyError, NotSupportedError
 
-if not hasattr(DispatchKeySet, "raw_repr"):
+OLDEST = "2.7"  # the first whose schemas take a list[int]
+if torch.__version__ < OLDEST:
     raise MissingDependencyError(
-        f"softgen needs PyTorch 2.5 or later for tensors, {torch.__version__} is installed"
+        f"softgen takes tensors of PyTorch {OLDEST} or later, {torch.__version__} is installed"
     )
 
 KINDS = (torch.Tensor, torch.nn.Parameter)

@@ -16,7 +16,7 @@ SOFTGEN = (
     *("softgen", "0.1.0", "numpy>=1.25"),
     *("cupy-cuda12x>=13; extra == 'cuda12'", "nvidia-cuda-nvrtc-cu12==12.*; extra == 'cuda12'"),
     *("cupy-cuda13x>=14; extra == 'cuda13'", "cuda-toolkit[nvrtc]==13.*; extra == 'cuda13'"),
-    *("torch>=2.5; extra == 'torch'", "pytest>=8; extra == 'test'"),
+    *("torch>=2.7; extra == 'torch'", "pytest>=8; extra == 'test'"),
 )
 
 
@@ -73,7 +73,7 @@ def test_softgens_own_requirements_and_those_of_extras_in_use(tmp_path: Path) ->
     old = ("numpy", "1.20")
     assert [text for text, _ in found(tmp_path, SOFTGEN, CUPY, old, ("torch", "2.2"))] == [
         "softgen 0.1.0 wants numpy>=1.25, 1.20 is installed",
-        "softgen 0.1.0 wants torch>=2.5, 2.2 is installed",
+        "softgen 0.1.0 wants torch>=2.7, 2.2 is installed",
         "cupy-cuda13x 14.2.0 wants numpy<2.6,>=2.0, 1.20 is installed",
     ]
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen  # noqa: E402
 import softgen.torch as mine  # noqa: E402
+from softgen.call.eager import OLDEST  # noqa: E402
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
 from tests.helpers.torch_functions import (  # noqa: E402
@@ -21,10 +26,13 @@ from tests.helpers.torch_functions import (  # noqa: E402
     drawn,
 )
 
+ROOT = Path(__file__).parents[3]
+
 # Of PyTorch's own code.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 functions = pytest.mark.parametrize("name", FUNCTIONS)
+OLD = "import torch; torch.__version__ = torch.torch_version.TorchVersion('2.6.0'); "
 MOVE = r"tensor on cpu.*x\.cuda\(\)"
 
 
@@ -232,3 +240,17 @@ def test_errors_say_what_to_do(
 ) -> None:
     with pytest.raises(error_type, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    "program", ["import softgen.torch", "import softgen; softgen.softmax(torch.zeros(2, 3))"]
+)
+def test_an_older_pytorch_is_an_error_that_says_which_is_needed(program: str) -> None:
+    command = [sys.executable, "-c", OLD + program]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    wanted = "softgen takes tensors of PyTorch 2.7 or later, 2.6.0 is installed"
+    assert ended.stderr.endswith(f"MissingDependencyError: {wanted}\n")
+    oldest = re.search(r'torch = \["torch>=([\d.]+)"\]', (ROOT / "pyproject.toml").read_text())
+    assert oldest is not None
+    assert oldest[1] == OLDEST
