@@ -65,10 +65,11 @@ class Source:
 
     @property
     def code_sha256(self) -> str:
-        """Digest of the text without comments and blank lines: of what is compiled."""
+        """Digest of what runs: text without comments and blank lines, options and launch."""
         code = re.sub(_COMMENT, lambda found: found[1] or "", self.text)
         lines = filter(None, map(str.rstrip, code.splitlines()))
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        made_of = ("\n".join(lines), *self.options, repr(self.variant.launch))
+        return hashlib.sha256("\0".join(made_of).encode()).hexdigest()
 
 
 def template_directory() -> Path:

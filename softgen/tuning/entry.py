@@ -90,8 +90,8 @@ class Entry:
         timings: of every candidate that was timed, fastest first; of all rows, also where fewer
             were timed because memory is short.
         failures: why candidates were not timed, by variant name.
-        code: the digest of the winner's text without comments and blank lines; today's unless it
-            is given.
+        code: the digest of the winner's text without comments and blank lines, of its options and
+            its launch; today's unless it is given.
         rows: how many rows the timings are of: at most those of the key, its bucket. Entries of
             earlier versions do not say it, and have those of the key.
     """

@@ -141,3 +141,11 @@ def test_slashes_in_a_string_are_code() -> None:
     source = render(parse_name(BLOCK))
     texts = [f'asm("a // {word}" : /* {word} */);  // "{word}"\n' for word in ("one", "two")]
     assert len({dataclasses.replace(source, text=text).code_sha256 for text in texts}) == 2
+
+
+def test_other_options_and_another_launch_are_other_code() -> None:
+    source = render(parse_name(BLOCK))
+    other = parse_name("softmax_f32_1024_block_p4_c8_g128_b256_m12")
+    changed = ({"options": (*source.options, "--use_fast_math")}, {"variant": other})
+    found = {dataclasses.replace(source, **each).code_sha256 for each in changed}
+    assert len(found | {source.code_sha256}) == 3
