@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from softgen.cli import options, output
-from softgen.cli.numbers import whole_option
 from softgen.cli.problem_options import ProblemOptions
 from softgen.problems.arch import Arch
-from softgen.problems.problem import MAX_COLS, Problem
+from softgen.problems.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import Untimed, describe, select, shipped_of, untimed
 from softgen.strategies.variants import Variant, candidates, none_legal
@@ -23,10 +22,7 @@ class ListOptions(ProblemOptions):
     """Those of `softgen list`, which has an example's columns where none are given."""
 
     cols: Annotated[
-        int | None,
-        whole_option(
-            "--cols", least=1, most=MAX_COLS, help=f"Elements in a row. \\[default: {EXAMPLE_COLS}]"
-        ),
+        int | None, options.cols_option(f"Elements in a row. \\[default: {EXAMPLE_COLS}]")
     ] = None
 
 

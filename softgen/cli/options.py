@@ -1,4 +1,7 @@
-"""The options that several commands share, each declared once."""
+"""The options that several commands share, each declared once.
+
+But for --hook: `softgen run` takes values with it, and declares its own.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +104,16 @@ def _suites() -> Iterable[str]:
     return SUITES
 
 
+def rows_option(help: str) -> Any:
+    """Return --rows."""
+    return whole_option("--rows", least=0, most=MAX_ROWS, help=help, hidden=True)
+
+
+def cols_option(help: str, *, least: int = 1, hidden: bool = False) -> Any:
+    """Return --cols."""
+    return whole_option("--cols", least=least, most=MAX_COLS, help=help, hidden=hidden)
+
+
 def suite_option(help: str) -> Any:
     """Return --suite."""
     return typer.Option("--suite", metavar="NAME", help=help, autocompletion=completing(_suites))
@@ -134,15 +147,8 @@ OutDType = Annotated[
         autocompletion=completing(lambda: [*DType, *Float8]),
     ),
 ]
-AnyCols = Annotated[
-    int | None, whole_option("--cols", least=1, most=MAX_COLS, help="Elements in a row.")
-]
-SomeCols = Annotated[
-    list[int] | None,
-    whole_option(
-        "--cols", least=1, most=MAX_COLS, help="Elements in a row; repeatable with --project."
-    ),
-]
+AnyCols = Annotated[int | None, cols_option("Elements in a row.")]
+SomeCols = Annotated[list[int] | None, cols_option("Elements in a row; repeatable with --project.")]
 SomeDTypes = Annotated[
     list[DType] | None,
     dtype_option(f"Type of the input: {TYPES}; repeatable with --project. \\[default: float32]"),
@@ -177,13 +183,7 @@ HereOrArch = Annotated[
 ]
 Rows = Annotated[
     int | None,
-    whole_option(
-        "--rows",
-        least=0,
-        most=MAX_ROWS,
-        help=f"Number of rows to choose for. \\[default: {DEFAULT_ROWS}]",
-        hidden=True,
-    ),
+    rows_option(f"Number of rows to choose for. \\[default: {DEFAULT_ROWS}]"),
 ]
 Alignment = Annotated[
     int | None,

@@ -24,7 +24,7 @@ from softgen.problems.dtypes import DType, ElementType, Float8, FloatType
 from softgen.problems.functions.base import Function
 from softgen.problems.layouts import AnyWidth, layout_behind
 from softgen.problems.operands import Extent, Measure
-from softgen.problems.problem import MAX_COLS, MAX_ROWS, Problem
+from softgen.problems.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant
 
@@ -53,17 +53,9 @@ class RunOptions(
     shape: Annotated[
         str | None, options.shape_option(", of the random input. \\[default: 64x1000]")
     ] = None
-    rows: Annotated[
-        int | None,
-        whole_option(
-            "--rows", least=0, most=MAX_ROWS, help="Rows of the random input.", hidden=True
-        ),
-    ] = None
+    rows: Annotated[int | None, options.rows_option("Rows of the random input.")] = None
     cols: Annotated[
-        int | None,
-        whole_option(
-            "--cols", least=0, most=MAX_COLS, help="Columns of the random input.", hidden=True
-        ),
+        int | None, options.cols_option("Columns of the random input.", least=0, hidden=True)
     ] = None
     dtype: Annotated[
         DType | None,

@@ -14,10 +14,8 @@ import typer
 
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT, failure
-from softgen.cli.numbers import whole_option
 from softgen.problems.dtypes import DType, result_type
 from softgen.problems.functions.base import Function
-from softgen.problems.problem import MAX_COLS
 
 if TYPE_CHECKING:
     from softgen.verify.verify import Report, Step
@@ -65,11 +63,8 @@ def verify(
     ] = None,
     cols: Annotated[
         list[int] | None,
-        whole_option(
-            "--cols",
-            least=1,
-            most=MAX_COLS,
-            help="Elements in a row; repeatable. \\[default: widths up to 50257, of every layout]",
+        options.cols_option(
+            "Elements in a row; repeatable. \\[default: widths up to 50257, of every layout]"
         ),
     ] = None,
     source: Annotated[Path | None, options.edited_source(hidden=False)] = None,

@@ -31,7 +31,8 @@ from softgen.problems.storage import storage_dtype as storage_dtype
 
 # Allowed error of a result stored in 32 or 64 bits. softmax: relative, to a result above the floor;
 # below it the same step is an absolute one (there float32 kernels lose digits, then flush).
-# log_softmax: absolute plus relative, hence relative to 1 + |result|.
+# log_softmax: absolute plus relative, hence relative to 1 + |result|. A gradient that is a sum of
+# terms (Measure.TERMS): relative to their size, which its `Function.magnitudes` gives.
 _BOUND: dict[FloatType, float] = {DType.FLOAT32: 2e-6, DType.FLOAT64: 1e-14}
 _FLOOR: dict[FloatType, float] = {DType.FLOAT32: 1e-30, DType.FLOAT64: 1e-290}
 

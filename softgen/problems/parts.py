@@ -1,7 +1,7 @@
 """Parts: what a piece of a row reduces to. Each is a monoid, so that a row may be cut anywhere.
 
 templates/parts/<name>/ says in C++ how elements become one and how parts become one: the strategies
-that take a kind of part move it, and do not know what is in it.
+that take a kind of part move it, and few know what is in it (docs/parts.md).
 """
 
 from __future__ import annotations

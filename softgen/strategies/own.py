@@ -115,6 +115,13 @@ def _of_function(function: Function) -> str:
         return f"the part of {function} is called {part.name!r}, which is softgen's; rename it"
     if not part.has_maximum and part.members:
         return f"the part of {function} has no maximum, so it must be a number: it has members"
+    sums = part.members[1:]
+    if not part.is_whole and len(part.totals) != max(1, len(sums)):
+        needed = ("total", *(f"{member}_total" for member in sums[1:]))
+        return (
+            f"the part of {function} has members={part.members} and totals={part.totals}; totals "
+            f"must name a sum for each member behind the first, as in totals={needed}"
+        )
     for kind, out in itertools.product(DType, DType):
         operands = function.operands(kind, out, compute_type(kind, out))
         if not all(isinstance(operand, Operand) for operand in operands) or not any(

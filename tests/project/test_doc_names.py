@@ -69,6 +69,15 @@ def test_templates_of_a_page_are_there(page: str) -> None:
     assert not absent, f"{page} names {', '.join(absent)}"
 
 
+def test_the_page_of_parts_has_every_file() -> None:
+    table = (ROOT / "docs/parts.md").read_text()
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    told = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    files = ROOT.glob("templates/parts/**/*.cuh.j2")
+    absent = {path.name.removesuffix(".cuh.j2") for path in files} - told
+    assert not absent, f"docs/parts.md lacks {', '.join(sorted(absent))}"
+
+
 def test_a_name_that_moved_is_noticed() -> None:
     assert _is_there("softgen.strategies.lessons.ladder.LADDER")
     assert not _is_there("softgen.ladder.LADDER")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,14 +86,25 @@ def test_a_broken_module_is_left_out(
     assert "Traceback" in told.stderr or "SystemExit" in message
 
 
+PART = Part("own", "Own", "LongOwn", "part", "parts", members=("m", "d"))
+
+
 @pytest.mark.parametrize(
-    ("taken", "fill", "message"),
-    [("max_sum", -math.inf, "which is softgen's"), ("own", 0.0, "so it must be a number")],
+    ("changes", "message"),
+    [
+        ({"name": "max_sum"}, "which is softgen's"),
+        ({"fill": 0.0}, "so it must be a number"),
+        (
+            {"members": ("m", "d", "s")},
+            r"totals=\('total',\); .* behind the first, as in totals=\('total', 's_total'\)$",
+        ),
+        ({"totals": ("total", "dot_total")}, r"members=\('m', 'd'\) .* totals=\('total',\)$"),
+    ],
 )
-def test_a_part_that_cannot_be_used(taken: str, fill: float, message: str, tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_used(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     class Own(LogSumExp):
         name = "own"
-        part = Part(taken, "Own", "LongOwn", "part", "parts", fill, ("m", "d"))
+        part = replace(PART, **changes)
 
     with pytest.raises(PluginError, match=message):
         register(Own(), templates=tmp_path)
