@@ -89,6 +89,6 @@ def require_columns(ids: Any, cols: int) -> None:
 
 def scale_of(temperature: Any) -> Any:
     """Return 1 / temperature; raise InvalidValueError for a number that is not above 0."""
-    if isinstance(temperature, int | float) and not temperature > 0:
+    if isinstance(temperature, (int, float)) and not temperature > 0:
         raise InvalidValueError(f"temperature must be above 0, got {temperature!r}")
     return 1 / temperature

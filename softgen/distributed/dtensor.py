@@ -52,7 +52,7 @@ class Sharded(NamedTuple):
                 "DTensor that is not sharded there"
             )
         every, size = x.shape[at], mesh.size(along[0])
-        offset = min(every, mesh.get_local_rank(along[0]) * -(-every // size))
+        offset = min(every, mesh.get_coordinate()[along[0]] * -(-every // size))
         return cls(x.to_local(), mesh.get_group(along[0]), x, along[0], offset)
 
     def first(self, offset: Any) -> int:
@@ -61,9 +61,11 @@ class Sharded(NamedTuple):
             return offset_of(offset)
         return -1 if self.offset is None else self.offset
 
-    @property
     def shards_rows(self) -> bool:
-        """Whether another dimension of the mesh shards the rows."""
+        """Whether another dimension of the mesh shards the rows.
+
+        No property, as PyTorch 2.7 traces none of a tuple.
+        """
         return self.source is not None and any(
             i != self.along and each.is_shard() for i, each in enumerate(self.source.placements)
         )

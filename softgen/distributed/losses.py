@@ -162,7 +162,7 @@ def cross_entropy(
     x, target = checked(placed.x), integers("target", placed.like_rows(target))
     require_one_a_row(target.shape, x.shape)
     dtype = result_dtype(dtype, x)
-    if reduction != "none" and placed.shards_rows:
+    if reduction != "none" and placed.shards_rows():
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )

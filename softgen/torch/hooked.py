@@ -63,7 +63,8 @@ def asked(hooks: Mapping[str, Any], of: Callable[..., Any]) -> dict[str, Any]:
         if name not in NAMES:
             own = [each for each in inspect.signature(of).parameters if each[0] != "_"]
             raise InvalidTypeError(unknown("argument", name, [*own[:-1], *NAMES]))
-        if name in TENSORS and name not in EITHER and not isinstance(given, Tensor | None):
+        is_tensor = given is None or isinstance(given, Tensor)  # PyTorch 2.7 traces no union
+        if name in TENSORS and name not in EITHER and not is_tensor:
             raise InvalidTypeError(f"{name} must be a tensor, got {type(given).__qualname__}")
     return {name: given for name, given in hooks.items() if given is not None}
 
@@ -114,7 +115,7 @@ def by_operations(x: Any, hooks: Mapping[str, Any], counts: Any) -> Any:
         counts: the rows that count, or None for all: of the others nothing is read.
     """
     known = ("scale", "softcap", "bias")
-    if others := sorted(hooks.keys() - set(known)):
+    if others := sorted([each for each in hooks if each not in known]):
         raise InvalidValueError(
             "label_smoothing and probabilities take scale, softcap and bias of the hooks, got "
             f"{', '.join(others)}; leave it out"

@@ -184,13 +184,13 @@ class _Logits:
         self.factor, self.divisor = factor, divisor
 
     def __mul__(self, number: Any) -> Any:
-        if not isinstance(number, int | float):
+        if not isinstance(number, (int, float)):
             return NotImplemented
         softcap = None if self.softcap is None else self.softcap * number
         return _Logits(self.hidden, self.factor * number, self.divisor, softcap)
 
     def __truediv__(self, number: Any) -> Any:
-        if not isinstance(number, int | float):
+        if not isinstance(number, (int, float)):
             return NotImplemented
         softcap = None if self.softcap is None else self.softcap / number
         return _Logits(self.hidden, self.factor, self.divisor * number, softcap)
