@@ -18,7 +18,7 @@ SIZES = (
     (96, 77, DType.FLOAT32),
     (1001, 6, DType.FLOAT16),
     (20000, 3, DType.FLOAT32),
-    (20000, 40, DType.FLOAT32),
+    (20000, 48, DType.FLOAT32),
     (40000, 8, DType.FLOAT32),
     (120000, 4, DType.FLOAT64),
 )
