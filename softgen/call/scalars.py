@@ -11,6 +11,7 @@ from softgen.problems.problem import whole_number
 
 def is_number(value: Any) -> bool:
     """Whether it is a number of Python's or of NumPy's, and no array."""
+    # Not int | float: PyTorch 2.7 traces no union, here and elsewhere in what is compiled.
     return isinstance(value, (int, float)) or (
         getattr(value, "shape", None) == () and type(value).__module__ == "numpy"
     )

@@ -24,8 +24,8 @@ BYTES_ON_THEIR_WAY = 48 * KIB  # of an SM, that keep memory busy
 BYTES_OF_A_MICROSECOND = 4.2e6
 # Of the speed, where blocks take parts of lines that begin anywhere. Axis 1 of (16, 1000000, 12)
 # takes 225 us in float32 by 8 of the 12 rows of a line on an H100, and 79 by all; 287 and 204 in
-# float64.
-CUT_LINES = 0.4
+# float64 (8d89dce3). Lines of whole LINE_BYTES begin on such.
+CUT_LINES, LINE_BYTES = 0.4, 64
 # Microseconds of an exchange: where one block combines for all, where each does; for a part read.
 RELAYED, READ, EACH_PART = 2.3, 1.5, 0.003
 LEAST_SLAB = 8 * KIB  # bytes of a block: below the exchange is all of its time
@@ -151,7 +151,8 @@ class Spread(Spreading):
         speed *= (self.pack_size * problem.dtype.itemsize / MAX_PACK_BYTES) ** 0.2
         speed *= 0.98 ** (self.min_blocks - 1)
         whole = problem.layout.step
-        speed *= CUT_LINES if shared < whole and whole * problem.dtype.itemsize % 64 else 1
+        cut = shared < whole and whole * problem.dtype.itemsize % LINE_BYTES
+        speed *= CUT_LINES if cut else 1
         relays = self.relays(problem)
         parts = self.group_size * (1 if relays else shared)
         exchange = (RELAYED if relays else READ) + EACH_PART * parts

@@ -67,7 +67,9 @@ OF_LARGEST, OF_MERGED = 12, 2  # instructions for each that a warp finds, or tha
 # barriers there: the best 8 of bfloat16 1 x 384 take 1.24 us here and 1.94 with a block (36e14a91).
 OF_MANY_ROWS, OF_FEW_ROWS = 1.0, 1.3
 MOST_OF_FEW, MOST_OF_FEW_CHOSEN = 256, 512  # columns from which few rows are a loss
-LONG_ROW = 768  # columns: float32 867 x 1403 takes 5.24 us on an H100, and 4.56 with a block a row
+# Rows of an SM that are few, and of long rows: float32 867 x 1403 takes 5.24 us on an H100, and
+# 4.56 with a block a row (8d89dce3).
+FEW_ROWS, LONG_ROW, FEW_LONG_ROWS = 2, 768, 7
 
 
 @dataclass(frozen=True)
@@ -292,6 +294,6 @@ class Warp(Sliced):
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """The copy's time; more where the rows are too few to fill the GPU with one warp each."""
         few = MOST_OF_FEW_CHOSEN if problem.function.part.chooses else MOST_OF_FEW
-        rows_of_loss = 2 if problem.cols < LONG_ROW else 7  # an SM
-        lost = rows < rows_of_loss * arch.multiprocessors and problem.cols >= few
+        few_rows = FEW_ROWS if problem.cols < LONG_ROW else FEW_LONG_ROWS
+        lost = rows < few_rows * arch.multiprocessors and problem.cols >= few
         return OF_FEW_ROWS if lost else OF_MANY_ROWS

@@ -42,17 +42,8 @@ def test_the_example_works(checkout: Path) -> None:
     )
     for strategy in ("block", "cluster", "split", "online", "safe"):
         assert re.search(rf"^logmeanexp_f32_5000_{strategy}_", listed, re.MULTILINE), strategy
-    words = (
-        "verify",
-        "--device",
-        "cpu",
-        "--function",
-        "logmeanexp",
-        "--dtype",
-        "float64",
-        "--json",
-    )
-    report = json.loads(python("-m", "softgen", *words, "--json", cwd=checkout))
+    command = "softgen verify --device cpu --function logmeanexp --dtype float64 --json"
+    report = json.loads(python("-m", *command.split(), cwd=checkout))
     assert report["checked"] > 30
     assert report["failed"] == 0
 

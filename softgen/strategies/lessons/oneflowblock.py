@@ -152,7 +152,7 @@ class OneflowBlock(Lesson):
         found.append(
             cls(first.pack_size, False, UNSTAGED_BLOCK_SIZE, waves(UNSTAGED_BLOCK_SIZE, arch))
         )
-        yield from dict.fromkeys(s for s in (first, *found) if s.is_legal(problem, arch))
+        yield from dict.fromkeys(s for s in (first, *found) if s.keeps_rules(problem, arch))
 
 
 def _resident(problem: Problem, pack: int, block_size: int, arch: Arch) -> int:

@@ -120,4 +120,4 @@ class OneflowWarp(Lesson):
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
         """Yield OneFlow's choice, then the one for the other parity of the number of rows."""
         both = (cls.chosen(problem, rows, arch), cls.chosen(problem, rows + 1, arch))
-        yield from dict.fromkeys(s for s in both if s.is_legal(problem, arch))
+        yield from dict.fromkeys(s for s in both if s.keeps_rules(problem, arch))

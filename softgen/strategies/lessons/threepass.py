@@ -70,7 +70,7 @@ class Threepass(Lesson):
             for pack, unroll in ((widest, 4), (widest, 2), (widest, 1), (1, 4)):
                 for block in blocks:
                     setting = cls(pack, unroll, True, shuffle, block)
-                    if setting.is_legal(problem, arch):
+                    if setting.keeps_rules(problem, arch):
                         yield setting
         for coalesced, shuffle in ((True, True), (True, False), (False, True), (False, False)):
             for block in blocks:
