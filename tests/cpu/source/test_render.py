@@ -21,6 +21,7 @@ from softgen.problems.arch import KNOWN, MAX_GRID, Arch, arch_named
 from softgen.problems.dtypes import DType, FloatType
 from softgen.problems.problem import MAX_INT32_COLS, Problem, natural_alignment
 from softgen.source import render as rendering
+from softgen.source.context import context
 from softgen.source.cpp import constant_lines, spell
 from softgen.source.header import aligned_bytes, alignment_rule, flush_rule
 from softgen.source.render import COMPILE_OPTIONS, environment, render
@@ -379,6 +380,17 @@ def test_cpp_that_looks_like_jinja_is_left_alone() -> None:
     assert environment().from_string(text).render() == text
 
 
+def test_each_name_that_templates_are_given_is_explained_and_used() -> None:
+    folder = ROOT / "templates"
+    explained, _, frame = (folder / "kernel.cu.j2").read_text().partition("#*/")
+    texts = [path.read_text() for path in folder.rglob("*.j2") if path.name != "kernel.cu.j2"]
+    tags = " ".join(re.findall(r"/\*%.*?%\*/|\$\{.*?\}", frame + " ".join(texts)))
+    given = set().union(*(context(variant, None) for variant in sample()))
+    assert len(given) > 50
+    assert [name for name in given if not re.search(rf"\b{name}\b", explained)] == []
+    assert [name for name in given if not re.search(rf"\b{name}\b", tags)] == []
+
+
 @pytest.mark.parametrize(
     "template", ["${ cosl }", "${ problem.colums }", "/*% if pairs %*/x/*% endif %*/"]
 )
@@ -406,9 +418,9 @@ def test_a_misspelt_name_in_a_template_fails(own_templates: Path) -> None:
     variant = Variant(THOUSAND, Safe(256))
     frame = own_templates / "kernel.cu.j2"
     text = frame.read_text()
-    assert "${ signature(symbol) }" in text
-    frame.write_text(text.replace("${ signature(symbol) }", "${ signature(symbl) }"))
-    with pytest.raises(jinja2.UndefinedError, match="symbl"):
+    assert "${ signature(name) }" in text
+    frame.write_text(text.replace("${ signature(name) }", "${ signature(nmae) }"))
+    with pytest.raises(jinja2.UndefinedError, match="nmae"):
         render(variant)
 
 
