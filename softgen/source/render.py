@@ -108,9 +108,11 @@ def environment() -> jinja2.Environment:
     import jinja2  # 18 ms that a process whose texts are all on disk does not spend
 
     from softgen.source.cpp import nested, spell
+    from softgen.source.paste import Paste
 
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_directory()),
+        extensions=[Paste],
         block_start_string="/*%",
         block_end_string="%*/",
         variable_start_string="${",
