@@ -80,7 +80,7 @@ constexpr int kStride = kBlockSize * kPackSize;
 
 // Calls visit(values, col) with N elements in packs that are kStride apart, from column `col` on.
 template <int N, typename Visit>
-__device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit) {
+__device__ void visit_packs(const X* row, Col col, Visit visit) {
   Raw packs[N / kPackSize];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) load_word(row + col + u * kStride, packs[u]);
@@ -89,14 +89,14 @@ __device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit
 
 // Visits a row, spread over the block.
 template <typename Visit>
-__device__ void walk(const X* row, const Row& state, Visit visit) {
+__device__ void walk(const X* row, Visit visit) {
   constexpr Col packs = kCols / kPackSize;
   Col pack = threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < packs; pack += kUnroll * kBlockSize) {
-    visit_packs<kUnroll * kPackSize>(row, state, pack * kPackSize, visit);
+    visit_packs<kUnroll * kPackSize>(row, pack * kPackSize, visit);
   }
   for (; pack < packs; pack += kBlockSize) {
-    visit_packs<kPackSize>(row, state, pack * kPackSize, visit);
+    visit_packs<kPackSize>(row, pack * kPackSize, visit);
   }
 }
 
@@ -330,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     const Row state = state_of(row, x, target, ignore_index, z_loss);
 
     LongMaxSum part;
-    if (!state.ignored) walk(row_x, state, Absorb{part});
+    if (!state.ignored) walk(row_x, Absorb{part});
     const MaxSum whole = combine_block(part.value(), slots);
     if (threadIdx.x == 0) write_row(row, whole.m, whole.d, state, loss, lse);
   }

@@ -433,7 +433,7 @@ __device__ MaxSum part_of(const Raw (&raw)[kPacks]) {
 constexpr int kWholePacks = 15;  // packs of every thread that need no check against the row's end
 
 // Loads the thread's packs. What is not there is -inf. A row past the end (not `live`) is -inf.
-__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Row& state,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live,
                            Raw (&raw)[kPacks]) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
@@ -477,7 +477,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Raw raw[kPacks];
-  load_slice(x + row * kCols, thread, first_pack, live && !state.ignored, state, raw);
+  load_slice(x + row * kCols, thread, first_pack, live && !state.ignored, raw);
   const MaxSum part = part_of(raw);
 
   cluster_wait();  // every block's mbarrier is ready

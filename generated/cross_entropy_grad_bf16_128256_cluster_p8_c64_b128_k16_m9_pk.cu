@@ -365,7 +365,7 @@ __device__ void finish_pack(Raw raw, Compute m, Compute factor, Compute (&result
 constexpr int kWholePacks = 7;  // packs of every thread that need no check against the row's end
 
 // Loads the thread's packs. What is not there is -inf. A row past the end (not `live`) is -inf.
-__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Row& state,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live,
                            Raw (&raw)[kPacks]) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
@@ -416,7 +416,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Raw raw[kPacks];
-  load_slice(x + row * kCols, thread, first_pack, live && !state.ignored, state, raw);
+  load_slice(x + row * kCols, thread, first_pack, live && !state.ignored, raw);
   // With the target's element: no block pushes its pair, and none stores, before that is read.
   const Compute m = max_lanes(max(largest(raw), __bfloat162float(state.logit)));
   const MaxSum part = {m, add_lanes(sum_of(raw, m))};

@@ -70,8 +70,7 @@ __device__ Row state_of(long long row, long long rows, const Compute* logits,
 }
 
 // Loads the lane's packs.
-__device__ void load_slice(const X* row, int lane, const Row& state,
-                           Compute (&values)[kColsPerThread]) {
+__device__ void load_slice(const X* row, int lane, Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
@@ -172,8 +171,8 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
     const long long row = first_row + r;
     const Row state = state_of(row, rows, logits, target, ignore_index, z_loss);
     if (row < rows) {
-      load_slice(ms + row * kCols, lane, state, values[r]);
-      load_slice(ds + row * kCols, lane, state, ds_values[r]);
+      load_slice(ms + row * kCols, lane, values[r]);
+      load_slice(ds + row * kCols, lane, ds_values[r]);
     } else {
 #pragma unroll
       for (Compute& value : values[r]) value = negative_infinity();

@@ -76,8 +76,7 @@ __device__ Row state_of(long long row, long long rows, const long long* ids) {
 }
 
 // Loads the lane's packs.
-__device__ void load_slice(const X* row, int lane, const Row& state,
-                           Compute (&values)[kColsPerThread]) {
+__device__ void load_slice(const X* row, int lane, Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
@@ -315,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
   if (row >= rows) return;  // all lanes of the warp together: the exchanges need all 32
   const Row state = state_of(row, rows, ids);
   Compute values[kColsPerThread];
-  load_slice(x + row * kCols, lane, state, values);
+  load_slice(x + row * kCols, lane, values);
   int larger[kIdPlaces];
   count_larger(values, row, lane, true, state, x, larger);
   const Top whole = reduce_row(values, lane);

@@ -119,7 +119,7 @@ constexpr Col kPartPacks = (kCols / kPackSize + kAllParts - 1) / kAllParts * kAt
 // Loads N elements in packs that are kStride apart, from column `col` on, and calls
 // visit(values, col) with each pack.
 template <int N, typename Visit>
-__device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit) {
+__device__ void visit_packs(const X* row, Col col, Visit visit) {
   Raw packs[N / kPackSize];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) {
@@ -135,16 +135,16 @@ __device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit
 
 // Visits a row, spread over the block.
 template <typename Visit>
-__device__ void walk(const X* row, const Row& state, int part, Visit visit) {
+__device__ void walk(const X* row, int part, Visit visit) {
   constexpr Col packs = kCols / kPackSize;
   const Col first = part * kPartPacks;
   const Col behind = first + kPartPacks < packs ? first + kPartPacks : packs;
   Col pack = first + threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < behind; pack += kUnroll * kBlockSize) {
-    visit_packs<kUnroll * kPackSize>(row, state, pack * kPackSize, visit);
+    visit_packs<kUnroll * kPackSize>(row, pack * kPackSize, visit);
   }
   for (; pack < behind; pack += kBlockSize) {
-    visit_packs<kPackSize>(row, state, pack * kPackSize, visit);
+    visit_packs<kPackSize>(row, pack * kPackSize, visit);
   }
 }
 
@@ -204,6 +204,6 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
     const auto base = base_of(state.base);
     const Compute factor = factor_of(1);
-    walk(row_x, state, part, Finish{base, factor, state, row_dx});
+    walk(row_x, part, Finish{base, factor, state, row_dx});
   }
 }

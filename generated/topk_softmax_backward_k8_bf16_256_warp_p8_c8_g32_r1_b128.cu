@@ -106,8 +106,7 @@ __device__ Row state_of(long long row, long long rows, const Compute* weights, c
 }
 
 // Loads the lane's packs.
-__device__ void load_slice(const X* row, int lane, const Row& state,
-                           Compute (&values)[kColsPerThread]) {
+__device__ void load_slice(const X* row, int lane, Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
@@ -197,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
   if (row >= rows) return;  // all lanes of the warp together: the exchanges need all 32
   const Row state = state_of(row, rows, weights, ids, upstream);
   Compute values[kColsPerThread];
-  load_slice(x + row * kCols, lane, state, values);
+  load_slice(x + row * kCols, lane, values);
   finish_row(values, state);
   store_slice(values, lane, state, dx + row * kCols);
 }

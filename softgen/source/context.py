@@ -230,6 +230,9 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         choice_arguments = ["larger", *written]
     # Beside widened float32 it spilled 24 bytes in threads of 64 elements.
     packed = variant.strategy.knobs.get("packed", False)
+    # Elements that stay packed meet hooks when they are widened.
+    loads = problem.shortens or (problem.enters and not packed)
+    loads = loads or (problem.ends and variant.strategy.loads_to_end)
     patches = problem.picks and variant.strategy.patches and packed
     return {
         "choice_parameters": choice_parameters,
@@ -246,6 +249,8 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         "turned_block": call("turned_block", places, 2, "const unsigned int block = "),
         "block": "block" if turned else "blockIdx.x",
         "hook_arguments": "".join(f", {name}" for name in arguments),
+        "load_parameter": ["const Row& state"] if loads else [],
+        "load_argument": ", state" if loads else "",
         "row_state": functools.partial(call, "state_of", ["row", *arguments]),
         "state_of_row": lambda row, *where: call("state_of", [row, *arguments], *where),
         "rowwise": any(hook.by_row or hook.leaves for hook in problem.hooks),

@@ -40,6 +40,7 @@ class Split(Sliced):
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
     takes = Sliced.takes - {Feature.PICKS, Feature.TOPS, Feature.RANKS}
     cuts_sums = True
+    loads_to_end = True
     layouts = (Rows, Strided)
 
     block_size: int = knob("b", "threads in a block")

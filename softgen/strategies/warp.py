@@ -81,6 +81,7 @@ class Warp(Sliced):
     triggers = True
     turns = True
     past_rows = True
+    loads_to_end = True
     sorts = True
     takes = frozenset(Feature) - {Feature.SLOPES, Feature.FILTERS}
     layouts = (Rows, Strided)
