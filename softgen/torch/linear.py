@@ -65,7 +65,9 @@ def linear_cross_entropy(
         linear_weight: (classes, hidden), of input's dtype.
         target: the class of each row, int64 or int32, of input's shape without the last dimension.
         linear_bias: (classes,), of input's dtype.
-        weight: what the loss of each class is times, as in `softgen.cross_entropy`.
+        weight: what the loss of each class is times, as in `softgen.cross_entropy`. With
+            label_smoothing two more chunks are in memory, in float32 (float64 for float64), and
+            with softcap three: up to two thirds of the logits in mode "lean".
         reduction: "mean", "sum" or "none".
         ignore_index: a target that counts for nothing.
         label_smoothing: as in PyTorch.
@@ -93,7 +95,7 @@ def linear_cross_entropy(
     x, head, bias = given_layer(input, linear_weight, linear_bias)
     dtype = dtype_of_loss(dtype, x)
     require_mode(mode, chunk)
-    losses.require_reduction(weight, reduction, label_smoothing, z_loss)
+    losses.require_reduction(None, reduction, label_smoothing, z_loss)
     require_fitting(x, head, target, reduction, num_items, accumulate)
     if weight is not None:
         weight = class_weights(weight, head.shape[:1], head)
@@ -263,6 +265,13 @@ def _scaler(dtype: Any, device: Any) -> Callable[[Any, Any, int], None]:
     return means.scaler(library, DType.of(dtype), library.device(x))
 
 
+def _softcaps(
+    softcap: float | None, smoothing: float, class_weights: Any
+) -> tuple[float | None, float | None]:
+    """Return the softcap of a `Head`, and that of kernels: smoothed weights have none there."""
+    return (softcap, None) if smoothing and class_weights is not None else (None, softcap)
+
+
 @registered("linear_cross_entropy_backward")
 class LinearCrossEntropyBackward(_OfHidden):
     """The gradients, of logits that are made again."""
@@ -308,7 +317,8 @@ class LinearCrossEntropyBackward(_OfHidden):
             chunk: rows of a chunk, or None.
             accumulate: the dtype in which the gradient of the weight is added up.
         """
-        head = Head(x, weight, bias, mode, chunk, wanted, accumulate, held)
+        by_head, by_kernel = _softcaps(softcap, smoothing, class_weights)
+        head = Head(x, weight, bias, mode, chunk, wanted, accumulate, held, by_head)
         g = g.to(lse.dtype)
         for part, logits in reversed(head):
             losses.cross_entropy_backward(
@@ -317,7 +327,7 @@ class LinearCrossEntropyBackward(_OfHidden):
                 label_smoothing=smoothing,
                 z_loss=z_loss,
                 weight=class_weights,
-                softcap=softcap,
+                softcap=by_kernel,
                 out=logits,
                 tune=tuning(),
             )
@@ -367,7 +377,9 @@ class LinearCrossEntropy(_OfHidden):
         weight is of the dtype `accumulate`, that of the bias in the type of the arithmetic. Other
         arguments are as in LinearCrossEntropyBackward.
         """
-        head, gradient = Head(x, weight, bias, mode, chunk, wanted, accumulate), any(wanted)
+        by_head, by_kernel = _softcaps(softcap, smoothing, class_weights)
+        head = Head(x, weight, bias, mode, chunk, wanted, accumulate, softcap=by_head)
+        gradient = any(wanted)
         found, lse = (x.new_empty(x.shape[:1], dtype=wide(x)) for _ in range(2))
         upstream: Any = 1.0 if divisor is None else divisor.reciprocal()
         options: dict[str, Any] = {
@@ -375,7 +387,7 @@ class LinearCrossEntropy(_OfHidden):
             "label_smoothing": smoothing,
             "z_loss": z_loss,
             "weight": class_weights,
-            "softcap": softcap,
+            "softcap": by_kernel,
             "tune": tuning(),
         }
         for part, logits in head:
