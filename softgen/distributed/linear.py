@@ -15,7 +15,7 @@ from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import require_mode
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import dtype_of_loss
-from softgen.torch.layers import given_layer, require_fitting
+from softgen.torch.layers import given_layer, require_fitting, softcap_of
 from softgen.torch.linear import divisor_of, flat_rows, of_all_rows
 from softgen.torch.losses import class_weights, numbers_of
 
@@ -30,7 +30,7 @@ def linear_cross_entropy(
     ignore_index: int = IGNORE_INDEX,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-    softcap: None = None,
+    softcap: float | None = None,
     z_loss: float = 0.0,
     num_items: Any = None,
     valid_rows: int | None = None,
@@ -59,7 +59,8 @@ def linear_cross_entropy(
         ignore_index: a target that counts for nothing.
         reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
         label_smoothing: as in `cross_entropy`.
-        softcap: not taken: kernels of shards have none.
+        softcap: as in `softgen.torch.linear_cross_entropy`. PyTorch's operations do it to a copy
+            of a chunk: there are two more chunks in memory, in float32 (float64 for float64).
         z_loss: the weight of lse^2, which is added to the loss of each row.
         num_items: as in `softgen.torch.linear_cross_entropy`, the same in all processes.
         valid_rows: as in `softgen.torch.linear_cross_entropy`, the same in all processes.
@@ -81,14 +82,10 @@ def linear_cross_entropy(
     again. A target that no process has gives NaN. Raises what `cross_entropy` and
     `softgen.torch.linear_cross_entropy` raise.
     """
-    if softcap is not None:
-        raise NotSupportedError(
-            "softcap is not for classes in shards, whose kernels have none; leave it out, or take "
-            "softgen.torch.linear_cross_entropy on the whole weight"
-        )
     require_reduction(weight, reduction, label_smoothing, z_loss)
     require_mode(mode, chunk)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
+    softcap = softcap_of(softcap)
     if is_dtensor(input) or is_dtensor(target):
         raise NotSupportedError(
             "input and target are tensors that are the same in all processes; pass full_tensor() "
@@ -113,7 +110,7 @@ def linear_cross_entropy(
     # A sum of float16 may be too large before it is scaled.
     ahead = reduction != "none" and torch.is_grad_enabled() and x.dtype is not torch.float16
     wanted = [int(ahead and t is not None and t.requires_grad) for t in (x, head, bias)]
-    options = (ignored, smoothing, z_loss, mode, chunk, accumulate or head.dtype)
+    options = (ignored, smoothing, z_loss, softcap, mode, chunk, accumulate or head.dtype)
     rows, summed, *_ = operators.linear_losses(
         *(x, head, target, bias, of_rows, divisor, wanted), *place, *options, name
     )

@@ -315,7 +315,7 @@ def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
     if of_rows is None and of_sum is None:
-        return (None,) * 16
+        return (None,) * 17
     x, weight, target, bias, factors, divisor, lse, rows = ctx.saved_tensors
     wanted = [int(ctx.needs_input_grad[i]) for i in (0, 1, 3)]
     made, ctx.made = ctx.made, None
@@ -329,7 +329,7 @@ def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
         request = (x, weight, target, bias, lse, rows, g, wanted, *ctx.options)
         found = linear_losses_backward(*request)
     dx, dweight, dbias = (each if want else None for each, want in zip(found, wanted, strict=True))
-    return dx, dweight, None, dbias, *(None,) * 12
+    return dx, dweight, None, dbias, *(None,) * 13
 
 
 def _shares(lse: Any, factors: Any, divisor: Any) -> Any:
@@ -352,6 +352,7 @@ def linear_losses(
     ignored: int,
     smoothing: float,
     z_loss: float,
+    softcap: float | None,
     mode: str,
     chunk: int | None,
     accumulate: torch.dtype,
@@ -374,6 +375,7 @@ def linear_losses(
         ignored: the target of rows that count for nothing.
         smoothing: the label_smoothing.
         z_loss: the weight of lse^2.
+        softcap: of `Head`.
         mode: of `Head`.
         chunk: of `Head`.
         accumulate: the dtype in which the gradient of the weight is added up over chunks.
@@ -382,7 +384,7 @@ def linear_losses(
     Gradients that are not wanted here are made by `linear_losses_backward`; the others are scaled.
     """
     exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
-    head = _head(x, weight, bias, mode, chunk, wanted, accumulate)
+    head = _head(x, weight, bias, mode, chunk, wanted, accumulate, None, softcap)
     rows, lse = _like_rows(x), _like_rows(x)
     shares = _shares(lse, factors, divisor)
     for part, logits in head:
@@ -415,6 +417,7 @@ def linear_losses_backward(
     ignored: int,
     smoothing: float,
     z_loss: float,
+    softcap: float | None,
     mode: str,
     chunk: int | None,
     accumulate: torch.dtype,
@@ -426,7 +429,7 @@ def linear_losses_backward(
     for all.
     """
     exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
-    head = _head(x, weight, bias, mode, chunk, wanted, accumulate)
+    head = _head(x, weight, bias, mode, chunk, wanted, accumulate, None, softcap)
     g = upstream.detach().expand(rows.shape)
     for part, logits in head:
         more = (target[part], lse.detach()[part], rows.detach()[part], g[part], *place)

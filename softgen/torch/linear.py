@@ -18,14 +18,14 @@ import torch
 from softgen.call import gradients, losses, means, tokens
 from softgen.call.eager import is_eager
 from softgen.call.library import library_of
-from softgen.call.scalars import above_zero, whole
+from softgen.call.scalars import whole
 from softgen.errors import InvalidValueError
 from softgen.problems.dtypes import DType
 from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import there
 from softgen.torch.dtypes import dtype_of_loss, wide
-from softgen.torch.layers import given_layer, integers, require_fitting
+from softgen.torch.layers import given_layer, integers, require_fitting, softcap_of
 from softgen.torch.losses import class_weights, numbers_of
 from softgen.torch.operators import temperature_of
 from softgen.torch.registry import (
@@ -100,8 +100,7 @@ def linear_cross_entropy(
     if weight is not None:
         weight = class_weights(weight, head.shape[:1], head)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
-    if softcap is not None:
-        softcap = float(softcap) if is_compiling() else above_zero("softcap", softcap)
+    softcap = softcap_of(softcap)
     x, target, kept = flat_rows(x, target, ignored, valid_rows)
     wanted = [int(_is_wanted(each)) for each in (x, head, bias)]
     of_sum = reduction != "none"

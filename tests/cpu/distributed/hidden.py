@@ -159,6 +159,9 @@ def taken(rank: int, size: int) -> None:
             ({"valid_rows": counting, "weight": weights, "z_loss": 1e-2}, "mean"),
             ({"num_items": 3, "weight": weights, "valid_rows": counting}, "mean"),
             ({"num_items": 9, "valid_rows": counting, "label_smoothing": 0.2}, "mean"),
+            *(({"softcap": 1.5}, each) for each in ("mean", "sum", "none")),
+            ({"softcap": 1.5, "label_smoothing": 0.2, "z_loss": 1e-2}, "mean"),
+            ({"softcap": 0.5, "weight": weights}, "none"),
         ):
             options: dict[str, Any] = {"reduction": reduction, "chunk": 7, **given}
             options["accumulate"] = torch.float64 if dtype is torch.float64 else torch.float32
@@ -193,6 +196,8 @@ def exact_of(layer: Layer, bias: Any, reduction: str, given: dict[str, Any]) -> 
     leaves = [each.double().requires_grad_() for each in (layer.x, layer.weight, bias)]
     x, weight, shift = leaves
     logits, target = (x @ weight.T + shift).flatten(0, 1), layer.target.flatten()
+    if "softcap" in given:
+        logits = given["softcap"] * torch.tanh(logits / given["softcap"])
     of_classes, z_loss = given.get("weight"), given.get("z_loss", 0.0)
     counts = target != -100
     if "valid_rows" in given:  # any that count beyond so many are left out too
@@ -262,8 +267,17 @@ def nothing_counts(rank: int, size: int) -> None:
     (dweight,) = torch.autograd.grad(loss, weight)
     assert not dweight.any()
     layer.target[1, 1] = 4 * size
-    rows = sd.linear_cross_entropy(layer.x, weight, layer.target, reduction="none")
-    assert rows.isnan().nonzero().tolist() == [[1, 1]]
+    for softcap in (None, 2.0):
+        options: dict[str, Any] = {"reduction": "none", "softcap": softcap}
+        rows = sd.linear_cross_entropy(layer.x, weight, layer.target, **options)
+        assert rows.isnan().nonzero().tolist() == [[1, 1]]
+        broken = layer.x.clone()
+        broken[0, 0] = torch.nan  # of a row that is ignored
+        broken.requires_grad_()
+        rows = sd.linear_cross_entropy(broken, weight, layer.target, **options)
+        assert rows.isnan().nonzero().tolist() == [[1, 1]]
+        (dx,) = torch.autograd.grad(rows[0].sum(), broken)
+        assert not dx[0, 0].any()
 
 
 def dtensors(size: int) -> None:
@@ -308,6 +322,7 @@ def compiled(rank: int, size: int) -> None:
         ("none", {"label_smoothing": 0.1}),
         ("mean", {"weight": weights}),
         ("mean", {"num_items": torch.tensor(5), "valid_rows": 21}),
+        ("mean", {"softcap": 1.5}),
     ):
         call: Any = torch.compile(sd.linear_cross_entropy, fullgraph=True, backend="aot_eager")
         options: dict[str, Any] = {"z_loss": 1e-3, "reduction": reduction, **more}
@@ -354,7 +369,7 @@ def refused() -> None:
         ({"weight": weights.requires_grad_()}, NotSupportedError, r"pass weight\.detach\(\)"),
         ({"weight": torch.ones(8), "label_smoothing": 0.1}, NotSupportedError, "label_smoothing"),
         ({"num_items": 3, "reduction": "sum"}, InvalidValueError, "num_items is of a mean"),
-        ({"softcap": 30.0}, NotSupportedError, "softcap"),
+        ({"softcap": 0}, InvalidValueError, "softcap must be"),
     ]
     right = {"input": layer.x, "linear_weight_local": layer.weight, "target": layer.target}
     for given, error, told in wrong:
