@@ -9,7 +9,7 @@ from softgen.call.ids import require_one_a_row
 from softgen.call.library import library_of
 from softgen.call.options import HookedOptions, call
 from softgen.call.scalars import finite, is_number, whole
-from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.problems.dtypes import DType, FloatType, Integer, compute_type
 from softgen.problems.functions.cross_entropy import IGNORE_INDEX
@@ -71,7 +71,7 @@ def cross_entropy(
     Raises what `softmax` raises, and InvalidValueError or InvalidTypeError for arguments that do
     not fit x.
     """
-    require_reduction(None, reduction, label_smoothing, z_loss)
+    require_reduction(reduction)
     are_probs = are_probabilities(target, x)
     if are_probs:
         require_no_index(ignore_index)
@@ -97,14 +97,10 @@ def cross_entropy(
     return (loss, lse) if return_lse else loss
 
 
-def require_reduction(weight: Any, reduction: Any, label_smoothing: float, z_loss: float) -> None:
-    """Raise an error for a reduction that is none, and for a weight beside what takes none."""
+def require_reduction(reduction: Any) -> None:
+    """Raise InvalidValueError for a reduction that is none."""
     if reduction not in REDUCTIONS:
         raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
-    if weight is not None and label_smoothing:
-        raise NotSupportedError(
-            "weight does not go with label_smoothing yet; leave one of them out"
-        )
 
 
 def are_probabilities(target: Any, x: Any) -> bool:
@@ -270,7 +266,6 @@ def cross_entropy_grad(
         which is not times upstream; and lse. With a weight dx and loss are times that of the row's
         class. NaN in rows whose target is no class.
     """
-    require_reduction(None, "none", label_smoothing, z_loss)
     are_probs = are_probabilities(target, x)
     if are_probs:
         require_no_index(ignore_index)
@@ -346,7 +341,6 @@ def cross_entropy_backward(
     exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
     in rows whose target is no class, or whose lse is not finite.
     """
-    require_reduction(None, "none", label_smoothing, z_loss)
     are_probs = are_probabilities(target, x)
     if are_probs:
         require_no_index(ignore_index)

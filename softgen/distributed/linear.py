@@ -55,7 +55,8 @@ def linear_cross_entropy(
         linear_bias_local: the bias of this process's classes, (classes,), of input's dtype; or a
             DTensor that is sharded likewise.
         weight: what the loss of each class is multiplied by, (classes of all processes,), the same
-            in each; any float dtype, without a gradient. Not with label_smoothing.
+            in each; any float dtype, without a gradient. With label_smoothing PyTorch's operations
+            make the gradient of a chunk: 16 bits take one more chunk in memory, in float32.
         ignore_index: a target that counts for nothing.
         reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
         label_smoothing: as in `cross_entropy`.
@@ -82,7 +83,7 @@ def linear_cross_entropy(
     again. A target that no process has gives NaN. Raises what `cross_entropy` and
     `softgen.torch.linear_cross_entropy` raise.
     """
-    require_reduction(weight, reduction, label_smoothing, z_loss)
+    require_reduction(reduction)
     require_mode(mode, chunk)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
     softcap = softcap_of(softcap)
@@ -105,14 +106,15 @@ def linear_cross_entropy(
         if not torch.compiler.is_compiling():
             every = torch.Size((exchange_named(name, head).all_columns(classes, head.t()),))
         weight = class_weights(weight, every, head)
-        of_rows = weights_of(weight, target, ignored, weight.shape[0])
     divisor = divisor_of(reduction, num_items, target, ignored, weight, head)
+    if weight is not None and not smoothing:
+        of_rows, weight = weights_of(weight, target, ignored, weight.shape[0]), None
     # A sum of float16 may be too large before it is scaled.
     ahead = reduction != "none" and torch.is_grad_enabled() and x.dtype is not torch.float16
     wanted = [int(ahead and t is not None and t.requires_grad) for t in (x, head, bias)]
     options = (ignored, smoothing, z_loss, softcap, mode, chunk, accumulate or head.dtype)
     rows, summed, *_ = operators.linear_losses(
-        *(x, head, target, bias, of_rows, divisor, wanted), *place, *options, name
+        *(x, head, target, bias, of_rows, divisor, weight, wanted), *place, *options, name
     )
     if reduction != "none":
         return summed.to(dtype)

@@ -95,7 +95,7 @@ def linear_cross_entropy(
     x, head, bias = given_layer(input, linear_weight, linear_bias)
     dtype = dtype_of_loss(dtype, x)
     require_mode(mode, chunk)
-    losses.require_reduction(None, reduction, label_smoothing, z_loss)
+    losses.require_reduction(reduction)
     require_fitting(x, head, target, reduction, num_items, accumulate)
     if weight is not None:
         weight = class_weights(weight, head.shape[:1], head)

@@ -148,6 +148,7 @@ def taken(rank: int, size: int) -> None:
         here, layer = slice(sum(widths[:rank]), sum(widths[: rank + 1])), Layer(sum(widths), dtype)
         bias, weights = layer.beside()
         counting = int((layer.target != -100).sum())
+        smoothed = {"weight": weights, "label_smoothing": 0.2}
         group = dist.new_group()
         for given, reduction in (
             ({}, "mean"),
@@ -162,6 +163,9 @@ def taken(rank: int, size: int) -> None:
             *(({"softcap": 1.5}, each) for each in ("mean", "sum", "none")),
             ({"softcap": 1.5, "label_smoothing": 0.2, "z_loss": 1e-2}, "mean"),
             ({"softcap": 0.5, "weight": weights}, "none"),
+            *(({**smoothed, "z_loss": 1e-2}, each) for each in ("mean", "sum", "none")),
+            ({**smoothed, "softcap": 1.5, "num_items": 5, "valid_rows": counting}, "mean"),
+            ({**smoothed, "label_smoothing": 1.0, "softcap": 1.5}, "none"),
         ):
             options: dict[str, Any] = {"reduction": reduction, "chunk": 7, **given}
             options["accumulate"] = torch.float64 if dtype is torch.float64 else torch.float32
@@ -258,17 +262,24 @@ def nothing_counts(rank: int, size: int) -> None:
     """No rows, rows that are all ignored, and a class of nobody."""
     layer = Layer(4 * size)
     weight = layer.weight.chunk(size)[rank].clone().requires_grad_()
-    none = sd.linear_cross_entropy(layer.x[:0], weight, layer.target[:0], reduction="sum")
-    assert none.item() == 0
-    (dweight,) = torch.autograd.grad(none, weight)
-    assert not dweight.any()
-    loss = sd.linear_cross_entropy(layer.x, weight, torch.full_like(layer.target, -100))
-    assert loss.isnan()
-    (dweight,) = torch.autograd.grad(loss, weight)
-    assert not dweight.any()
-    layer.target[1, 1] = 4 * size
-    for softcap in (None, 2.0):
-        options: dict[str, Any] = {"reduction": "none", "softcap": softcap}
+    options: dict[str, Any]
+    smoothed = {"weight": torch.arange(4.0 * size), "label_smoothing": 0.2}
+    for more in ({}, {"softcap": 2.0}, smoothed, {**smoothed, "softcap": 2.0}):
+        layer.target[1, 1] = 0
+        none = sd.linear_cross_entropy(
+            *(layer.x[:0], weight, layer.target[:0]), reduction="sum", **more
+        )
+        assert none.item() == 0
+        (dweight,) = torch.autograd.grad(none, weight)
+        assert not dweight.any()
+        loss = sd.linear_cross_entropy(
+            *(layer.x, weight, torch.full_like(layer.target, -100)), **more
+        )
+        assert loss.isnan()
+        (dweight,) = torch.autograd.grad(loss, weight)
+        assert not dweight.any()
+        layer.target[1, 1] = 4 * size
+        options = {"reduction": "none", **more}
         rows = sd.linear_cross_entropy(layer.x, weight, layer.target, **options)
         assert rows.isnan().nonzero().tolist() == [[1, 1]]
         broken = layer.x.clone()
@@ -322,7 +333,7 @@ def compiled(rank: int, size: int) -> None:
         ("none", {"label_smoothing": 0.1}),
         ("mean", {"weight": weights}),
         ("mean", {"num_items": torch.tensor(5), "valid_rows": 21}),
-        ("mean", {"softcap": 1.5}),
+        ("mean", {"softcap": 1.5, "weight": weights, "label_smoothing": 0.2}),
     ):
         call: Any = torch.compile(sd.linear_cross_entropy, fullgraph=True, backend="aot_eager")
         options: dict[str, Any] = {"z_loss": 1e-3, "reduction": reduction, **more}
@@ -367,7 +378,6 @@ def refused() -> None:
         ({"linear_bias_local": torch.zeros(5)}, InvalidValueError, r"shape \(4,\), got \(5,\)"),
         ({"weight": torch.ones(4)}, InvalidValueError, r"an element a class, \(8,\), got \(4,\)"),
         ({"weight": weights.requires_grad_()}, NotSupportedError, r"pass weight\.detach\(\)"),
-        ({"weight": torch.ones(8), "label_smoothing": 0.1}, NotSupportedError, "label_smoothing"),
         ({"num_items": 3, "reduction": "sum"}, InvalidValueError, "num_items is of a mean"),
         ({"softcap": 0}, InvalidValueError, "softcap must be"),
     ]

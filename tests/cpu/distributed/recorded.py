@@ -115,9 +115,9 @@ def sound(x: Any, ids: Any, first: int) -> None:
     bias = torch.ones(x.shape[-1]).requires_grad_()
     factors, divisor = torch.tensor([0.5, 2.0]), torch.tensor(3.0)
     for tensors, wanted, softcap in (
-        ((bias, None, divisor), [1, 1, 1], None),
-        ((bias, factors, None), [0, 0, 0], 2.0),
-        ((None, factors, None), [1, 0, 0], 2.0),
+        ((bias, None, divisor, None), [1, 1, 1], None),
+        ((bias, factors, None, None), [0, 0, 0], 2.0),
+        ((None, None, None, torch.arange(sum(WIDTHS[2])) / 4), [1, 0, 0], 2.0),
     ):
         options = (first, -1, -100, 0.2, 0.1, softcap, "fast", 1, torch.float32, name)
         cases += [(operators.linear_losses, (states, head, ids, *tensors, wanted, *options))]
