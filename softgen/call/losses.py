@@ -9,7 +9,7 @@ from softgen.call.ids import require_one_a_row
 from softgen.call.library import library_of
 from softgen.call.options import HookedOptions, call
 from softgen.call.scalars import finite, is_number, whole
-from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.problems.dtypes import DType, FloatType, Integer, compute_type
 from softgen.problems.functions.cross_entropy import IGNORE_INDEX
@@ -71,7 +71,7 @@ def cross_entropy(
     Raises what `softmax` raises, and InvalidValueError or InvalidTypeError for arguments that do
     not fit x.
     """
-    require_reduction(None, reduction, label_smoothing, z_loss)
+    require_reduction(reduction)
     are_probs = are_probabilities(target, x)
     if are_probs:
         require_no_index(ignore_index)
@@ -97,14 +97,10 @@ def cross_entropy(
     return (loss, lse) if return_lse else loss
 
 
-def require_reduction(weight: Any, reduction: Any, label_smoothing: float, z_loss: float) -> None:
-    """Raise an error for a reduction that is none, and for a weight beside what takes none."""
+def require_reduction(reduction: Any) -> None:
+    """Raise InvalidValueError for a reduction that is none."""
     if reduction not in REDUCTIONS:
         raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
-    if weight is not None and label_smoothing:
-        raise NotSupportedError(
-            "weight does not go with label_smoothing yet; leave one of them out"
-        )
 
 
 def are_probabilities(target: Any, x: Any) -> bool:
@@ -270,7 +266,6 @@ def cross_entropy_grad(
         which is not times upstream; and lse. With a weight dx and loss are times that of the row's
         class. NaN in rows whose target is no class.
     """
-    require_reduction(None, "none", label_smoothing, z_loss)
     are_probs = are_probabilities(target, x)
     if are_probs:
         require_no_index(ignore_index)
@@ -346,7 +341,6 @@ def cross_entropy_backward(
     exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
     in rows whose target is no class, or whose lse is not finite.
     """
-    require_reduction(None, "none", label_smoothing, z_loss)
     are_probs = are_probabilities(target, x)
     if are_probs:
         require_no_index(ignore_index)
@@ -391,10 +385,7 @@ def backward_of_probabilities(
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     library, array = library_of(x)
     lse, mass = library_of(lse, "lse")[1], library_of(mass)[1]
-    up, *_ = _upstreams(upstream, array)
-    rows = tuple(array.shape[:-1])
-    one = math.prod(up.shape) == 1
-    up = library.broadcast(up.reshape(()), rows) if one else up.reshape(rows)
+    up = _of_every_row(upstream, array)
     scale = up * ((1 - smoothing) * mass + (smoothing + 2 * z_loss * lse))
     each = (scale, up * (1 - smoothing), up * (smoothing / max(1, array.shape[-1])))
     rest = (probs, lse, *map(library.contiguous, each))
@@ -437,9 +428,10 @@ class _Weighed(NamedTuple):
         self, lse: Any, mass: Any, upstream: Any, z_loss: float, *, dtype: object, **options: Any
     ) -> Any:
         """Return the gradient with respect to x, from what `losses` returns."""
-        if self.counts is not None:
-            lse = library_of(lse, "lse")[0].copy(lse)
-            lse[~self.counts] = 0
+        if self.counts is not None:  # what is infinite times the gradient of no row
+            copy = library_of(lse, "lse")[0].copy
+            lse, upstream = copy(lse), copy(_of_every_row(upstream, self.x))
+            lse[~self.counts] = upstream[~self.counts] = 0
         mass = mass + 2 * finite("z_loss", z_loss) * self.of_rows * lse
         dtype = self.dtype if dtype is None else dtype
         request = (self.x, self.probs, lse, mass, upstream, 0.0, 0.0)
@@ -476,8 +468,11 @@ def _weighed(
     of_rows = weights_of(weight, target, ignored, cols)
     made[~counts] = 0
     made[counts & ((target < 0) | (target >= cols))] = math.nan
-    found = ((1 - smoothing) * of_rows)[..., None] * (library.columns(cols, x) == target[..., None])
-    return _Weighed(made, found + share * counts[..., None], of_rows, counts, kind)
+    probs = library.contiguous(share * counts[..., None])
+    flat = probs.reshape(math.prod(counts.shape), cols)
+    at = library.columns(len(flat), x), target.clip(0, cols - 1).reshape(-1)
+    flat[at] += (1 - smoothing) * of_rows.reshape(-1)
+    return _Weighed(made, probs, of_rows, counts, kind)
 
 
 def _on_device(value: float, x: Any, dtype: object) -> Any:
@@ -506,6 +501,14 @@ def _upstreams(upstream: Any, x: Any, weights: Any = None) -> tuple[Any, int, in
         upstream = (upstream.reshape(()) if given == 1 else upstream) * weights
         given = math.prod(rows)
     return library.contiguous(upstream), 1, 1 if given == 1 else max(1, given)
+
+
+def _of_every_row(upstream: Any, x: Any) -> Any:
+    """Return the gradients with respect to losses in the shape of x's rows, maybe as a view."""
+    up, rows = _upstreams(upstream, x)[0], tuple(x.shape[:-1])
+    if math.prod(up.shape) == 1:
+        return library_of(up)[0].broadcast(up.reshape(()), rows)
+    return up.reshape(rows)
 
 
 def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:

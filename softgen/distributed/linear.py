@@ -15,7 +15,7 @@ from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import require_mode
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import dtype_of_loss
-from softgen.torch.layers import given_layer, require_fitting
+from softgen.torch.layers import given_layer, require_fitting, softcap_of
 from softgen.torch.linear import divisor_of, flat_rows, of_all_rows
 from softgen.torch.losses import class_weights, numbers_of
 
@@ -30,7 +30,7 @@ def linear_cross_entropy(
     ignore_index: int = IGNORE_INDEX,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-    softcap: None = None,
+    softcap: float | None = None,
     z_loss: float = 0.0,
     num_items: Any = None,
     valid_rows: int | None = None,
@@ -55,11 +55,13 @@ def linear_cross_entropy(
         linear_bias_local: the bias of this process's classes, (classes,), of input's dtype; or a
             DTensor that is sharded likewise.
         weight: what the loss of each class is multiplied by, (classes of all processes,), the same
-            in each; any float dtype, without a gradient. Not with label_smoothing.
+            in each; any float dtype, without a gradient. With label_smoothing PyTorch's operations
+            make the gradient of a chunk: 16 bits take one more chunk in memory, in float32.
         ignore_index: a target that counts for nothing.
         reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
         label_smoothing: as in `cross_entropy`.
-        softcap: not taken: kernels of shards have none.
+        softcap: as in `softgen.torch.linear_cross_entropy`. PyTorch's operations do it to a copy
+            of a chunk: there are two more chunks in memory, in float32 (float64 for float64).
         z_loss: the weight of lse^2, which is added to the loss of each row.
         num_items: as in `softgen.torch.linear_cross_entropy`, the same in all processes.
         valid_rows: as in `softgen.torch.linear_cross_entropy`, the same in all processes.
@@ -81,14 +83,10 @@ def linear_cross_entropy(
     again. A target that no process has gives NaN. Raises what `cross_entropy` and
     `softgen.torch.linear_cross_entropy` raise.
     """
-    if softcap is not None:
-        raise NotSupportedError(
-            "softcap is not for classes in shards, whose kernels have none; leave it out, or take "
-            "softgen.torch.linear_cross_entropy on the whole weight"
-        )
-    require_reduction(weight, reduction, label_smoothing, z_loss)
+    require_reduction(reduction)
     require_mode(mode, chunk)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
+    softcap = softcap_of(softcap)
     if is_dtensor(input) or is_dtensor(target):
         raise NotSupportedError(
             "input and target are tensors that are the same in all processes; pass full_tensor() "
@@ -108,14 +106,15 @@ def linear_cross_entropy(
         if not torch.compiler.is_compiling():
             every = torch.Size((exchange_named(name, head).all_columns(classes, head.t()),))
         weight = class_weights(weight, every, head)
-        of_rows = weights_of(weight, target, ignored, weight.shape[0])
     divisor = divisor_of(reduction, num_items, target, ignored, weight, head)
+    if weight is not None and not smoothing:
+        of_rows, weight = weights_of(weight, target, ignored, weight.shape[0]), None
     # A sum of float16 may be too large before it is scaled.
     ahead = reduction != "none" and torch.is_grad_enabled() and x.dtype is not torch.float16
     wanted = [int(ahead and t is not None and t.requires_grad) for t in (x, head, bias)]
-    options = (ignored, smoothing, z_loss, mode, chunk, accumulate or head.dtype)
+    options = (ignored, smoothing, z_loss, softcap, mode, chunk, accumulate or head.dtype)
     rows, summed, *_ = operators.linear_losses(
-        *(x, head, target, bias, of_rows, divisor, wanted), *place, *options, name
+        *(x, head, target, bias, of_rows, divisor, weight, wanted), *place, *options, name
     )
     if reduction != "none":
         return summed.to(dtype)

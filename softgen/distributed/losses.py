@@ -156,7 +156,7 @@ def cross_entropy(
     in all processes; `backward` sends nothing. Raises what `softmax` and `softgen.cross_entropy`
     raise, and NotSupportedError to reduce a DTensor whose rows are sharded too.
     """
-    require_reduction(None, reduction, 0, z_loss)
+    require_reduction(reduction)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
     placed = Sharded.of(x_local, group)
     x, target = checked(placed.x), integers("target", placed.like_rows(target))

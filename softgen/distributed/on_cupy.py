@@ -99,7 +99,7 @@ def cross_entropy(
     Returns:
         The loss in float32 (float64 for float64). NaN for a target that no process has.
     """
-    require_reduction(None, reduction, 0, 0)
+    require_reduction(reduction)
     ignored = whole("ignore_index", ignore_index)
     x, target = _checked(x_local), _integers("target", target)
     require_one_a_row(target.shape, x.shape)

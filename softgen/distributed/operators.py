@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from softgen.call.losses import smoothing_of
+from softgen.call.losses import smoothing_of, weights_of
 from softgen.distributed import local
 from softgen.distributed.exchange import exchange_named
 from softgen.distributed.vocabulary import chosen, logits_at, nearest, scale_by_row
@@ -238,6 +238,67 @@ def _losses(
     return rows.masked_fill_(target == ignored, 0), lse
 
 
+def _weighed_losses(
+    exchange: Any,
+    x: Any,
+    target: Any,
+    weights: Any,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+) -> tuple[Any, Any]:
+    """Return what `_losses` does, with weights of all classes in the smoothing, and times them.
+
+    With w the weights, W their sum, s the smoothing and C classes that is
+    (1 - s) w[target] (lse - x[target]) + s / C (W lse - sum(w x)).
+    """
+    smoothing, start = smoothing_of(smoothing), exchange.first_column(first, x)
+    rows, lse = exchange.losses(x, target, start, ignored, 0.0)
+    of_target = weights_of(weights, target, ignored, len(weights))
+    mine = weights[start : start + x.shape[-1]]
+    every = weights.sum() * lse - exchange.total(x.to(wide(x)) @ mine)
+    # As in `_losses`: no 0 times infinity, and a row without a target stays NaN.
+    rows = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
+    rows = of_target * rows + smoothing / len(weights) * every
+    rows = rows + z_loss * of_target * lse * lse if z_loss else rows
+    return rows.masked_fill(target == ignored, 0), lse
+
+
+def _of_weighed_rows(
+    exchange: Any,
+    x: Any,
+    target: Any,
+    lse: Any,
+    rows: Any,
+    upstream: Any,
+    weights: Any,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+) -> None:
+    """Let x become the gradient with respect to it of `_weighed_losses`, times u, the upstream.
+
+    With p = exp(x - lse) and t the target that is, in the type of the arithmetic,
+    u p ((1 - s) w[t] + s W / C + 2 z_loss w[t] lse) - u (1 - s) w[t] [column is t] - u s w / C.
+    """
+    start = exchange.first_column(first, x)
+    counts, share = target != ignored, smoothing / len(weights)
+    of_target = weights_of(weights, target, ignored, len(weights))
+    u = torch.where(counts, upstream.to(lse.dtype).masked_fill(rows.isnan(), torch.nan), 0)
+    lse = torch.where(counts, lse, 0)
+    scale = u * ((1 - smoothing + 2 * z_loss * lse) * of_target + share * weights.sum())
+    dx = x.to(lse.dtype).masked_fill_(~counts[:, None], 0)
+    dx.sub_(lse[:, None]).exp_().mul_(scale[:, None])
+    dx.addr_(u, weights[start : start + x.shape[-1]], alpha=-share)
+    at, is_mine = nearest(x, target[:, None].long(), start)
+    less = is_mine * ((1 - smoothing) * u * of_target)[:, None]
+    x.copy_(dx.scatter_(-1, at, dx.gather(-1, at) - less))
+
+
 @_operator(lambda x, *_: _like(x), sends=False)
 def losses_backward(
     x: torch.Tensor,
@@ -290,7 +351,7 @@ def _of_rows(
 
 
 def _like_linear(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any:
-    wanted, accumulate = rest[2], rest[-2]
+    wanted, accumulate = rest[3], rest[-2]
     made = _like_wanted((x, weight, bias), wanted, (x.dtype, accumulate, wide(x)))
     return _like_rows(x), x.new_empty((), dtype=wide(x)), _like_rows(x), *made
 
@@ -304,7 +365,7 @@ def _like_wanted(given: Any, wanted: Any, dtypes: Any) -> tuple[Any, ...]:
 
 
 def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    tensors, wanted, ctx.options = inputs[:6], inputs[6], inputs[7:]
+    tensors, wanted, ctx.options = inputs[:7], inputs[7], inputs[8:]
     rows, _, lse, *made = output
     ctx.mark_non_differentiable(lse, *made)
     ctx.set_materialize_grads(False)
@@ -315,8 +376,8 @@ def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
     if of_rows is None and of_sum is None:
-        return (None,) * 16
-    x, weight, target, bias, factors, divisor, lse, rows = ctx.saved_tensors
+        return (None,) * 18
+    x, weight, target, bias, factors, divisor, weights, lse, rows = ctx.saved_tensors
     wanted = [int(ctx.needs_input_grad[i]) for i in (0, 1, 3)]
     made, ctx.made = ctx.made, None
     if made is not None and of_rows is None and not torch.is_grad_enabled():
@@ -326,10 +387,10 @@ def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
         g = 0 if of_rows is None else of_rows
         if of_sum is not None:
             g = g + of_sum * _shares(lse, factors, divisor)
-        request = (x, weight, target, bias, lse, rows, g, wanted, *ctx.options)
+        request = (x, weight, target, bias, weights, lse, rows, g, wanted, *ctx.options)
         found = linear_losses_backward(*request)
     dx, dweight, dbias = (each if want else None for each, want in zip(found, wanted, strict=True))
-    return dx, dweight, None, dbias, *(None,) * 12
+    return dx, dweight, None, dbias, *(None,) * 14
 
 
 def _shares(lse: Any, factors: Any, divisor: Any) -> Any:
@@ -346,12 +407,14 @@ def linear_losses(
     bias: torch.Tensor | None,
     factors: torch.Tensor | None,
     divisor: torch.Tensor | None,
+    class_weights: torch.Tensor | None,
     wanted: list[int],
     first: int,
     classes: int,
     ignored: int,
     smoothing: float,
     z_loss: float,
+    softcap: float | None,
     mode: str,
     chunk: int | None,
     accumulate: torch.dtype,
@@ -366,6 +429,7 @@ def linear_losses(
         bias: (columns of this process,), or None.
         factors: what the loss of each row is multiplied by in the sum, (rows,), or None.
         divisor: what divides the sum, of no dimensions, or None.
+        class_weights: of all classes, with smoothing: they are in the losses of rows; or None.
         wanted: whether the gradients of x, weight and bias are wanted. That of x is added up over
             the processes, that of weight has the dtype `accumulate`, that of bias the type of the
             arithmetic.
@@ -374,6 +438,7 @@ def linear_losses(
         ignored: the target of rows that count for nothing.
         smoothing: the label_smoothing.
         z_loss: the weight of lse^2.
+        softcap: of `Head`.
         mode: of `Head`.
         chunk: of `Head`.
         accumulate: the dtype in which the gradient of the weight is added up over chunks.
@@ -382,14 +447,19 @@ def linear_losses(
     Gradients that are not wanted here are made by `linear_losses_backward`; the others are scaled.
     """
     exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
-    head = _head(x, weight, bias, mode, chunk, wanted, accumulate)
+    head = _head(x, weight, bias, mode, chunk, wanted, accumulate, None, softcap)
     rows, lse = _like_rows(x), _like_rows(x)
     shares = _shares(lse, factors, divisor)
     for part, logits in head:
-        rows[part], lse[part] = _losses(exchange, logits, target[part], *place)
+        if class_weights is None:
+            rows[part], lse[part] = _losses(exchange, logits, target[part], *place)
+        else:
+            rows[part], lse[part] = _weighed_losses(
+                exchange, logits, target[part], class_weights, *place
+            )
         if any(wanted):
             upstream = shares if factors is None else shares[part]
-            more = (target[part], lse[part], rows[part], upstream, *place)
+            more = (target[part], lse[part], rows[part], upstream, class_weights, *place)
             _add_gradient(head, exchange, part, logits, *more)
     summed = (rows if factors is None else rows * factors).sum()
     summed = summed if divisor is None else summed / divisor
@@ -397,7 +467,7 @@ def linear_losses(
 
 
 def _like_linear_gradients(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any:
-    return _like_wanted((x, weight, bias), rest[3], (x.dtype,) * 3)
+    return _like_wanted((x, weight, bias), rest[4], (x.dtype,) * 3)
 
 
 @_operator(_like_linear_gradients)
@@ -406,6 +476,7 @@ def linear_losses_backward(
     weight: torch.Tensor,
     target: torch.Tensor,
     bias: torch.Tensor | None,
+    class_weights: torch.Tensor | None,
     lse: torch.Tensor,
     rows: torch.Tensor,
     upstream: torch.Tensor,
@@ -415,6 +486,7 @@ def linear_losses_backward(
     ignored: int,
     smoothing: float,
     z_loss: float,
+    softcap: float | None,
     mode: str,
     chunk: int | None,
     accumulate: torch.dtype,
@@ -426,10 +498,11 @@ def linear_losses_backward(
     for all.
     """
     exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
-    head = _head(x, weight, bias, mode, chunk, wanted, accumulate)
+    head = _head(x, weight, bias, mode, chunk, wanted, accumulate, None, softcap)
     g = upstream.detach().expand(rows.shape)
     for part, logits in head:
-        more = (target[part], lse.detach()[part], rows.detach()[part], g[part], *place)
+        of_rows = (lse.detach()[part], rows.detach()[part], g[part])
+        more = (target[part], *of_rows, class_weights, *place)
         _add_gradient(head, exchange, part, logits, *more)
     dx, dweight, dbias = _gradients(head, exchange, x, (x.dtype,) * 3)
     return dx, dweight, dbias
@@ -440,10 +513,24 @@ def _head(x: Any, weight: Any, bias: Any, *rest: Any) -> Head:
     return Head(x.detach(), weight.detach(), None if bias is None else bias.detach(), *rest)
 
 
-def _add_gradient(head: Any, exchange: Any, part: slice, logits: Any, *given: Any) -> None:
-    """Let logits become their gradient, and add what it makes; `given` are those of _of_rows."""
-    if logits.numel():
-        _of_rows(exchange, logits, logits, *given)
+def _add_gradient(
+    head: Any,
+    exchange: Any,
+    part: slice,
+    logits: Any,
+    target: Any,
+    lse: Any,
+    rows: Any,
+    upstream: Any,
+    class_weights: Any,
+    *place: Any,
+) -> None:
+    """Let logits become their gradient, and add what it makes."""
+    of_rows = (target, lse, rows, upstream)
+    if logits.numel() and class_weights is None:
+        _of_rows(exchange, logits, logits, *of_rows, *place)
+    elif logits.numel():
+        _of_weighed_rows(exchange, logits, *of_rows, class_weights, *place)
     head.add(part, logits)
 
 

@@ -57,7 +57,8 @@ def require_mode(mode: Any, chunk: Any) -> None:
 class Head:
     """The last layer of some rows, and the gradients that are wanted.
 
-    Chunks come in order, and those of `reversed` from the last to the first.
+    Chunks come in order, and those of `reversed` from the last to the first. With a softcap they
+    are softcap tanh(logits / softcap), in the type of the arithmetic and in memory of their own.
 
     Attributes:
         chunk: how many rows are computed at a time.
@@ -78,8 +79,9 @@ class Head:
         wanted: Sequence[int] = (0, 0, 0),
         accumulate: Any = None,
         held: Any = None,
+        softcap: float | None = None,
     ) -> None:
-        self._x, self._weight, self._bias = x, weight, bias
+        self._x, self._weight, self._bias, self._softcap = x, weight, bias, softcap
         (rows, _), (cols, _) = x.shape, weight.shape
         self.chunk = chunk_rows(rows, mode, chunk)
         padded = bool(cols * x.element_size() % ALIGNMENT) and cols > TILE
@@ -96,6 +98,7 @@ class Head:
             held = x.new_empty((min(self.chunk, rows), self._width))
             held[:, cols:] = 0  # a product may read behind its columns, and multiply by 0
         self.held = held
+        self._capped = None if softcap is None else held.new_empty(held.shape, dtype=wide(x))
 
     def __iter__(self) -> Iterator[tuple[slice, Any]]:
         """Yield the rows of each chunk, and their logits, which may be overwritten."""
@@ -113,7 +116,11 @@ class Head:
             if not self._is_made:
                 self._make(part, logits)
             self._is_made = False
-            yield part, logits
+            if self._capped is None:
+                yield part, logits
+            else:
+                capped = self._capped[: len(logits), :cols].copy_(logits)
+                yield part, capped.div_(self._softcap).tanh_().mul_(self._softcap)
 
     def _make(self, part: slice, logits: Any) -> None:
         for cut in self._cuts:
@@ -124,7 +131,9 @@ class Head:
                 torch.addmm(self._bias[cut], self._x[part], weight, out=logits[:, cut])
 
     def add(self, part: slice, dlogits: Any) -> None:
-        """Make of the gradient with respect to the logits of some rows what is wanted."""
+        """Make what is wanted of the gradient with respect to a chunk, before the next one."""
+        if self._capped is not None:
+            dlogits = self._sloped(dlogits)
         for cut in self._cuts:
             mine = dlogits[:, cut]
             if self.dx is not None:
@@ -134,6 +143,14 @@ class Head:
         if self.dbias is not None:
             self.dbias += dlogits.sum(0, dtype=self.dbias.dtype)
         self._is_added = True
+
+    def _sloped(self, dcapped: Any) -> Any:
+        """Return the gradient with respect to the chunk's logits, in their place."""
+        logits = self.held[: len(dcapped), : dcapped.shape[1]]
+        slope = dcapped.new_empty(dcapped.shape).copy_(logits).div_(self._softcap).tanh_()
+        # A row that is ignored may have NaN, whose gradient is 0. That of other rows is NaN too.
+        slope = slope.square_().neg_().add_(1).nan_to_num_(0)
+        return logits.copy_(slope.mul_(dcapped))
 
 
 def _add(total: Any, a: Any, b: Any, more: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from softgen.call.scalars import finite
+from softgen.call.scalars import above_zero, finite
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, is_autocast, wide
@@ -47,6 +47,13 @@ def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
                 "under torch.autocast"
             )
     return x, weight, bias
+
+
+def softcap_of(value: Any) -> float | None:
+    """Return a caller's softcap; raise unless it is above 0. Compiled code does not check it."""
+    if value is None:
+        return None
+    return float(value) if is_compiling() else above_zero("softcap", value)
 
 
 def integers(name: str, array: Any) -> Any:

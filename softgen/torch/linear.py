@@ -18,14 +18,14 @@ import torch
 from softgen.call import gradients, losses, means, tokens
 from softgen.call.eager import is_eager
 from softgen.call.library import library_of
-from softgen.call.scalars import above_zero, whole
+from softgen.call.scalars import whole
 from softgen.errors import InvalidValueError
 from softgen.problems.dtypes import DType
 from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import there
 from softgen.torch.dtypes import dtype_of_loss, wide
-from softgen.torch.layers import given_layer, integers, require_fitting
+from softgen.torch.layers import given_layer, integers, require_fitting, softcap_of
 from softgen.torch.losses import class_weights, numbers_of
 from softgen.torch.operators import temperature_of
 from softgen.torch.registry import (
@@ -65,7 +65,9 @@ def linear_cross_entropy(
         linear_weight: (classes, hidden), of input's dtype.
         target: the class of each row, int64 or int32, of input's shape without the last dimension.
         linear_bias: (classes,), of input's dtype.
-        weight: what the loss of each class is times, as in `softgen.cross_entropy`.
+        weight: what the loss of each class is times, as in `softgen.cross_entropy`. With
+            label_smoothing two more chunks are in memory, in float32 (float64 for float64), and
+            with softcap three: up to two thirds of the logits in mode "lean".
         reduction: "mean", "sum" or "none".
         ignore_index: a target that counts for nothing.
         label_smoothing: as in PyTorch.
@@ -93,13 +95,12 @@ def linear_cross_entropy(
     x, head, bias = given_layer(input, linear_weight, linear_bias)
     dtype = dtype_of_loss(dtype, x)
     require_mode(mode, chunk)
-    losses.require_reduction(weight, reduction, label_smoothing, z_loss)
+    losses.require_reduction(reduction)
     require_fitting(x, head, target, reduction, num_items, accumulate)
     if weight is not None:
         weight = class_weights(weight, head.shape[:1], head)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
-    if softcap is not None:
-        softcap = float(softcap) if is_compiling() else above_zero("softcap", softcap)
+    softcap = softcap_of(softcap)
     x, target, kept = flat_rows(x, target, ignored, valid_rows)
     wanted = [int(_is_wanted(each)) for each in (x, head, bias)]
     of_sum = reduction != "none"
@@ -263,6 +264,13 @@ def _scaler(dtype: Any, device: Any) -> Callable[[Any, Any, int], None]:
     return means.scaler(library, DType.of(dtype), library.device(x))
 
 
+def _softcaps(
+    softcap: float | None, smoothing: float, class_weights: Any
+) -> tuple[float | None, float | None]:
+    """Return the softcap of a `Head`, and that of kernels: smoothed weights have none there."""
+    return (softcap, None) if smoothing and class_weights is not None else (None, softcap)
+
+
 @registered("linear_cross_entropy_backward")
 class LinearCrossEntropyBackward(_OfHidden):
     """The gradients, of logits that are made again."""
@@ -308,7 +316,8 @@ class LinearCrossEntropyBackward(_OfHidden):
             chunk: rows of a chunk, or None.
             accumulate: the dtype in which the gradient of the weight is added up.
         """
-        head = Head(x, weight, bias, mode, chunk, wanted, accumulate, held)
+        by_head, by_kernel = _softcaps(softcap, smoothing, class_weights)
+        head = Head(x, weight, bias, mode, chunk, wanted, accumulate, held, by_head)
         g = g.to(lse.dtype)
         for part, logits in reversed(head):
             losses.cross_entropy_backward(
@@ -317,7 +326,7 @@ class LinearCrossEntropyBackward(_OfHidden):
                 label_smoothing=smoothing,
                 z_loss=z_loss,
                 weight=class_weights,
-                softcap=softcap,
+                softcap=by_kernel,
                 out=logits,
                 tune=tuning(),
             )
@@ -367,7 +376,9 @@ class LinearCrossEntropy(_OfHidden):
         weight is of the dtype `accumulate`, that of the bias in the type of the arithmetic. Other
         arguments are as in LinearCrossEntropyBackward.
         """
-        head, gradient = Head(x, weight, bias, mode, chunk, wanted, accumulate), any(wanted)
+        by_head, by_kernel = _softcaps(softcap, smoothing, class_weights)
+        head = Head(x, weight, bias, mode, chunk, wanted, accumulate, softcap=by_head)
+        gradient = any(wanted)
         found, lse = (x.new_empty(x.shape[:1], dtype=wide(x)) for _ in range(2))
         upstream: Any = 1.0 if divisor is None else divisor.reciprocal()
         options: dict[str, Any] = {
@@ -375,7 +386,7 @@ class LinearCrossEntropy(_OfHidden):
             "label_smoothing": smoothing,
             "z_loss": z_loss,
             "weight": class_weights,
-            "softcap": softcap,
+            "softcap": by_kernel,
             "tune": tuning(),
         }
         for part, logits in head:

@@ -113,7 +113,7 @@ def cross_entropy(
         )
     if weight is not None:
         weight = class_weights(weight, x.shape[-1:], x)
-    losses.require_reduction(None, reduction, label_smoothing, z_loss)
+    losses.require_reduction(reduction)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
     dtype = dtype_of_loss(dtype, input)
     given = asked(hooks, cross_entropy) if hooks else {}

@@ -60,7 +60,7 @@ class LinearCrossEntropy(torch.nn.Module):  # type: ignore[misc]
         """
         super().__init__()
         require_mode(mode, chunk)
-        require_reduction(None, reduction, label_smoothing, z_loss)
+        require_reduction(reduction)
         self.linear = torch.nn.Linear(in_features, num_classes, bias, device=device, dtype=dtype)
         self.register_buffer("weight", weight)
         self.options: dict[str, Any] = {

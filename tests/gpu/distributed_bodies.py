@@ -136,6 +136,8 @@ def hidden(rank: int, size: int, folder: str, exchange: str) -> None:
         ("mean", {"weight": weights, "valid_rows": counting}),
         ("mean", {"num_items": torch.tensor(9), "label_smoothing": 0.1}),
         ("none", {"weight": weights}),
+        ("mean", {"softcap": 1.5}),
+        ("mean", {"weight": weights, "label_smoothing": 0.1, "softcap": 1.5, "z_loss": 1e-3}),
     ):
         loss, *right = exact_of(layer, bias, reduction, given)
         shards = (each.tensor_split(size)[rank] for each in (layer.weight, bias))

@@ -92,15 +92,23 @@ def test_gradients_in_one_pass(
 @pytest.mark.parametrize("mode", ["fast", "lean"])
 @pytest.mark.parametrize("cols", [1003, 4096])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_losses_of_hidden_states(mode: str, cols: int, dtype: Any) -> None:
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_losses_of_hidden_states(mode: str, cols: int, dtype: Any, smoothed: bool) -> None:
+    """Of smoothed weights with a softcap too, which PyTorch does."""
     torch.manual_seed(0)
     x = torch.randn(257, 64, device="cuda").to(dtype).requires_grad_()
     weight = (torch.randn(cols, 64, device="cuda") / 8).to(dtype).requires_grad_()
     target = torch.randint(cols, (257,), device="cuda")
     target[::7] = -100
     wide = [each.detach().double().requires_grad_() for each in (x, weight)]
-    wanted = F.cross_entropy(F.linear(*wide), target)
-    loss = mine.linear_cross_entropy(x, weight, target, mode=mode)
+    logits, options = F.linear(*wide), {}
+    if smoothed:
+        logits = 3 * torch.tanh(logits / 3)
+        of_classes = torch.arange(cols, device="cuda").double() / cols
+        options = {"weight": of_classes, "label_smoothing": 0.1}
+    wanted = F.cross_entropy(logits, target, **options)
+    softcap = 3.0 if smoothed else None
+    loss = mine.linear_cross_entropy(x, weight, target, mode=mode, softcap=softcap, **options)
     close = {"rtol": 2e-2, "atol": 2e-2} if dtype.itemsize == 2 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(loss.double(), wanted, **close)
     for _ in range(2):

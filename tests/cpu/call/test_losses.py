@@ -217,6 +217,13 @@ def test_a_target_that_is_no_class_has_nan_with_weights_and_smoothing(world: Wor
     assert np.isfinite(np.delete(loss.reshape(-1), 3)).all()
     assert np.isneginf(lse[0, 2])
     assert not dx[0, 2].any()
+    # A mean of no row has infinity there; and a target that lies otherwise changes nothing.
+    upstream = cupy_array(np.where(target == -100, np.inf, 0.5))
+    turned = cupy_array(target.T.copy()).T
+    assert not turned.flags.c_contiguous
+    found = softgen.cross_entropy_grad(x, turned, upstream, **options)
+    for mine, same in zip(found, (dx, loss, lse), strict=True):
+        np.testing.assert_array_equal(mine, same)
     with pytest.raises(InvalidValueError, match="target must be from 0 to 4"):
         softgen.cross_entropy(x, target, checked=True, **options)
 

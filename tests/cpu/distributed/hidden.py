@@ -148,6 +148,7 @@ def taken(rank: int, size: int) -> None:
         here, layer = slice(sum(widths[:rank]), sum(widths[: rank + 1])), Layer(sum(widths), dtype)
         bias, weights = layer.beside()
         counting = int((layer.target != -100).sum())
+        smoothed = {"weight": weights, "label_smoothing": 0.2}
         group = dist.new_group()
         for given, reduction in (
             ({}, "mean"),
@@ -159,6 +160,12 @@ def taken(rank: int, size: int) -> None:
             ({"valid_rows": counting, "weight": weights, "z_loss": 1e-2}, "mean"),
             ({"num_items": 3, "weight": weights, "valid_rows": counting}, "mean"),
             ({"num_items": 9, "valid_rows": counting, "label_smoothing": 0.2}, "mean"),
+            *(({"softcap": 1.5}, each) for each in ("mean", "sum", "none")),
+            ({"softcap": 1.5, "label_smoothing": 0.2, "z_loss": 1e-2}, "mean"),
+            ({"softcap": 0.5, "weight": weights}, "none"),
+            *(({**smoothed, "z_loss": 1e-2}, each) for each in ("mean", "sum", "none")),
+            ({**smoothed, "softcap": 1.5, "num_items": 5, "valid_rows": counting}, "mean"),
+            ({**smoothed, "label_smoothing": 1.0, "softcap": 1.5}, "none"),
         ):
             options: dict[str, Any] = {"reduction": reduction, "chunk": 7, **given}
             options["accumulate"] = torch.float64 if dtype is torch.float64 else torch.float32
@@ -193,6 +200,8 @@ def exact_of(layer: Layer, bias: Any, reduction: str, given: dict[str, Any]) -> 
     leaves = [each.double().requires_grad_() for each in (layer.x, layer.weight, bias)]
     x, weight, shift = leaves
     logits, target = (x @ weight.T + shift).flatten(0, 1), layer.target.flatten()
+    if "softcap" in given:
+        logits = given["softcap"] * torch.tanh(logits / given["softcap"])
     of_classes, z_loss = given.get("weight"), given.get("z_loss", 0.0)
     counts = target != -100
     if "valid_rows" in given:  # any that count beyond so many are left out too
@@ -253,17 +262,33 @@ def nothing_counts(rank: int, size: int) -> None:
     """No rows, rows that are all ignored, and a class of nobody."""
     layer = Layer(4 * size)
     weight = layer.weight.chunk(size)[rank].clone().requires_grad_()
-    none = sd.linear_cross_entropy(layer.x[:0], weight, layer.target[:0], reduction="sum")
-    assert none.item() == 0
-    (dweight,) = torch.autograd.grad(none, weight)
-    assert not dweight.any()
-    loss = sd.linear_cross_entropy(layer.x, weight, torch.full_like(layer.target, -100))
-    assert loss.isnan()
-    (dweight,) = torch.autograd.grad(loss, weight)
-    assert not dweight.any()
-    layer.target[1, 1] = 4 * size
-    rows = sd.linear_cross_entropy(layer.x, weight, layer.target, reduction="none")
-    assert rows.isnan().nonzero().tolist() == [[1, 1]]
+    options: dict[str, Any]
+    smoothed = {"weight": torch.arange(4.0 * size), "label_smoothing": 0.2}
+    for more in ({}, {"softcap": 2.0}, smoothed, {**smoothed, "softcap": 2.0}):
+        layer.target[1, 1] = 0
+        none = sd.linear_cross_entropy(
+            *(layer.x[:0], weight, layer.target[:0]), reduction="sum", **more
+        )
+        assert none.item() == 0
+        (dweight,) = torch.autograd.grad(none, weight)
+        assert not dweight.any()
+        loss = sd.linear_cross_entropy(
+            *(layer.x, weight, torch.full_like(layer.target, -100)), **more
+        )
+        assert loss.isnan()
+        (dweight,) = torch.autograd.grad(loss, weight)
+        assert not dweight.any()
+        layer.target[1, 1] = 4 * size
+        options = {"reduction": "none", **more}
+        rows = sd.linear_cross_entropy(layer.x, weight, layer.target, **options)
+        assert rows.isnan().nonzero().tolist() == [[1, 1]]
+        broken = layer.x.clone()
+        broken[0, 0] = torch.nan  # of a row that is ignored
+        broken.requires_grad_()
+        rows = sd.linear_cross_entropy(broken, weight, layer.target, **options)
+        assert rows.isnan().nonzero().tolist() == [[1, 1]]
+        (dx,) = torch.autograd.grad(rows[0].sum(), broken)
+        assert not dx[0, 0].any()
 
 
 def dtensors(size: int) -> None:
@@ -308,6 +333,7 @@ def compiled(rank: int, size: int) -> None:
         ("none", {"label_smoothing": 0.1}),
         ("mean", {"weight": weights}),
         ("mean", {"num_items": torch.tensor(5), "valid_rows": 21}),
+        ("mean", {"softcap": 1.5, "weight": weights, "label_smoothing": 0.2}),
     ):
         call: Any = torch.compile(sd.linear_cross_entropy, fullgraph=True, backend="aot_eager")
         options: dict[str, Any] = {"z_loss": 1e-3, "reduction": reduction, **more}
@@ -352,9 +378,8 @@ def refused() -> None:
         ({"linear_bias_local": torch.zeros(5)}, InvalidValueError, r"shape \(4,\), got \(5,\)"),
         ({"weight": torch.ones(4)}, InvalidValueError, r"an element a class, \(8,\), got \(4,\)"),
         ({"weight": weights.requires_grad_()}, NotSupportedError, r"pass weight\.detach\(\)"),
-        ({"weight": torch.ones(8), "label_smoothing": 0.1}, NotSupportedError, "label_smoothing"),
         ({"num_items": 3, "reduction": "sum"}, InvalidValueError, "num_items is of a mean"),
-        ({"softcap": 30.0}, NotSupportedError, "softcap"),
+        ({"softcap": 0}, InvalidValueError, "softcap must be"),
     ]
     right = {"input": layer.x, "linear_weight_local": layer.weight, "target": layer.target}
     for given, error, told in wrong:

@@ -114,12 +114,13 @@ def sound(x: Any, ids: Any, first: int) -> None:
     head = torch.linspace(-1, 1, x.shape[-1] * 3).reshape(-1, 3).requires_grad_()
     bias = torch.ones(x.shape[-1]).requires_grad_()
     factors, divisor = torch.tensor([0.5, 2.0]), torch.tensor(3.0)
-    options = (first, -1, -100, 0.2, 0.1, "fast", 1, torch.float32, name)
-    cases += [
-        (operators.linear_losses, (states, head, ids, bias, None, divisor, [1, 1, 1], *options)),
-        (operators.linear_losses, (states, head, ids, bias, factors, None, [0, 0, 0], *options)),
-        (operators.linear_losses, (states, head, ids, None, factors, None, [1, 0, 0], *options)),
-    ]
+    for tensors, wanted, softcap in (
+        ((bias, None, divisor, None), [1, 1, 1], None),
+        ((bias, factors, None, None), [0, 0, 0], 2.0),
+        ((None, None, None, torch.arange(sum(WIDTHS[2])) / 4), [1, 0, 0], 2.0),
+    ):
+        options = (first, -1, -100, 0.2, 0.1, softcap, "fast", 1, torch.float32, name)
+        cases += [(operators.linear_losses, (states, head, ids, *tensors, wanted, *options))]
     for operator, given in cases:
         torch.library.opcheck(operator, given)
 

@@ -128,8 +128,9 @@ def drawn_case(seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if chosen.random() < 0.5:
         options["linear_bias"] = bias
     kind = chosen.choice(("plain", "weight", "smoothing", "z_loss", "both"))
-    if kind == "weight" or (kind == "z_loss" and chosen.random() < 0.3):
+    if kind == "weight" or (kind != "plain" and chosen.random() < 0.3):
         options["weight"] = drawn(cols, seed=seed + 9).abs().float()
+        options["weight"][seed % cols] = 0
     if kind in ("smoothing", "both"):
         options["label_smoothing"] = chosen.choice((0.1, 1.0))
     if kind in ("z_loss", "both"):
@@ -230,13 +231,19 @@ def log_probabilities(seed: int) -> None:
             agree(*each, dtype)
 
 
+# What is computed as a loss of probabilities, whose kernels have no softcap.
+SMOOTHED = {"weight": drawn(67, seed=6).abs(), "label_smoothing": 0.1}
+
+
+@pytest.mark.parametrize("more", [{}, {"weight": torch.arange(7.0), "label_smoothing": 0.3}])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("mode", ["fast", "lean"])
-def test_gradcheck(reduction: str, mode: str) -> None:
+def test_gradcheck(reduction: str, mode: str, more: dict[str, Any]) -> None:
     x, head, target, bias = given(6, 7, torch.float64)
 
     def loss(x: Any, head: Any, bias: Any) -> Any:
-        options = {"softcap": 4.0, "linear_bias": bias, "reduction": reduction, "mode": mode}
+        options: dict[str, Any] = {"softcap": 4.0, "linear_bias": bias, "mode": mode, **more}
+        options["reduction"] = reduction
         return mine.linear_cross_entropy(x, head, target, chunk=4, **options)
 
     # A second backward pass makes the logits again: the last bits may be others.
@@ -250,13 +257,15 @@ def test_gradcheck(reduction: str, mode: str) -> None:
     assert torch.autograd.gradcheck(both, (x, head, bias))
 
 
+@pytest.mark.parametrize("more", [{}, {**SMOOTHED, "softcap": 2.0}])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_chunks_change_no_more_than_the_last_bits(reduction: str) -> None:
+def test_chunks_change_no_more_than_the_last_bits(reduction: str, more: dict[str, Any]) -> None:
     inputs = given(23, 67)
     x, head, target, bias = inputs
     found = []
     for chunk in (1, 7, 23, 100, None):
-        options: dict[str, Any] = {"linear_bias": bias, "reduction": reduction, "chunk": chunk}
+        options: dict[str, Any] = {"linear_bias": bias, "reduction": reduction, **more}
+        options["chunk"] = chunk
         loss = mine.linear_cross_entropy(x, head, target, **options)
         found.append([loss.detach(), *gradients(loss, x, head, bias)])
     for each in found[1:]:
@@ -273,14 +282,15 @@ def test_the_same_bits_in_every_run() -> None:
         assert torch.equal(*pair)
 
 
+@pytest.mark.parametrize("more", [{}, SMOOTHED, {**SMOOTHED, "softcap": 2.0}])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("rows", [0, 5])
-def test_no_row_that_counts(rows: int, reduction: str) -> None:
+def test_no_row_that_counts(rows: int, reduction: str, more: dict[str, Any]) -> None:
     """A mean of nothing is NaN, and gradients are 0, as PyTorch's."""
     x, head, _, bias = given(rows, ignored=0)
     target = torch.full((rows,), IGNORED)
     found, wanted = (
-        of(x, head, target, linear_bias=bias, reduction=reduction)
+        of(x, head, target, linear_bias=bias, reduction=reduction, **more)
         for of in (mine.linear_cross_entropy, theirs)
     )
     torch.testing.assert_close(found, wanted, equal_nan=True)
@@ -288,10 +298,25 @@ def test_no_row_that_counts(rows: int, reduction: str) -> None:
         assert torch.equal(each, torch.zeros_like(each))
 
 
-def test_a_target_that_is_no_class_gives_nan() -> None:
+@pytest.mark.parametrize("more", [{}, {**SMOOTHED, "softcap": 2.0}])
+def test_a_target_that_is_no_class_gives_nan(more: dict[str, Any]) -> None:
     x, head, target, _ = given(ignored=0)
     target[3] = head.shape[0]
-    assert mine.linear_cross_entropy(x, head, target).isnan()
+    assert mine.linear_cross_entropy(x, head, target, **more).isnan()
+
+
+@pytest.mark.parametrize("more", [{"softcap": 2.0}, SMOOTHED, {**SMOOTHED, "softcap": 2.0}])
+def test_logits_that_are_no_numbers(more: dict[str, Any]) -> None:
+    """Of a row that is ignored nothing is taken, and the gradient of its hidden state is 0."""
+    x, head, target, _ = given(ignored=0)
+    target[3] = IGNORED
+    for of_ignored in (torch.nan, torch.inf):
+        broken = x.detach().clone()
+        broken[3] = of_ignored
+        broken.requires_grad_()
+        loss, wanted = (mine.linear_cross_entropy(of, head, target, **more) for of in (broken, x))
+        assert torch.equal(loss, wanted)
+        assert torch.equal(*(torch.autograd.grad(*of)[0] for of in ((loss, broken), (wanted, x))))
 
 
 @pytest.mark.parametrize("mode", ["fast", "lean"])
@@ -653,10 +678,18 @@ def peak_bytes(step: Callable[[], Any]) -> int:
     return most
 
 
+@pytest.mark.parametrize(
+    ("names", "chunks_of"),
+    [("", 1), ("weight label_smoothing", 3), ("weight label_smoothing softcap", 4)],
+)
 @pytest.mark.parametrize("mode", ["fast", "lean"])
 @pytest.mark.parametrize("cols", [4096, 4001])
-def test_memory_of_a_step(mode: str, cols: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_step(
+    mode: str, cols: int, names: str, chunks_of: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beyond gradients a step takes a chunk's logits, and in lean mode a tenth of all.
+
+    Weights beside smoothing take two chunks more, and a third with a softcap.
 
     Of float32: what stands for softgen's kernels here multiplies bfloat16 by float32 in a copy.
     """
@@ -667,9 +700,11 @@ def test_memory_of_a_step(mode: str, cols: int, monkeypatch: pytest.MonkeyPatch)
     head = drawn(cols, width, seed=1, dtype=torch.float32).requires_grad_()
     target = torch.randint(cols, (rows,))
     monkeypatch.setattr(chunks, "MOST_ROWS", 64)
+    every = {"weight": torch.ones(cols), "label_smoothing": 0.1, "softcap": 2.0}
+    more = {name: every[name] for name in names.split()}
 
     def step() -> None:
-        mine.linear_cross_entropy(x, head, target, mode=mode).backward()
+        mine.linear_cross_entropy(x, head, target, mode=mode, **more).backward()
 
     step()
     assert x.grad is not None
@@ -679,7 +714,7 @@ def test_memory_of_a_step(mode: str, cols: int, monkeypatch: pytest.MonkeyPatch)
     beyond = peak_bytes(step) - gradients_of
     padded = -(-cols // 64) * 64
     most = 64 * padded * x.element_size() + 64 * rows if mode == "fast" else logits / 10
-    assert 0 < beyond <= most
+    assert 0 < beyond <= chunks_of * most
 
 
 def test_chunks_of_the_modes() -> None:
@@ -709,6 +744,7 @@ def module(**options: Any) -> Any:
     [
         ("aot_eager", {"reduction": "none"}),
         ("aot_eager", {"accumulate": torch.float32}),
+        ("aot_eager", {**SMOOTHED, "softcap": 2.0}),
         ("inductor", {}),
     ],
 )
