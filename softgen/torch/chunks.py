@@ -25,8 +25,10 @@ MODES = ("fast", "lean")
 # Rows of a chunk of `fast`. With 2048 a step of bfloat16 4096 x 4096 x 128256 took 7% longer on an
 # H200, as the gradient of the weight is added to.
 MOST_ROWS = 4096
-# Chunks of `lean`: 1/11 of the logits, and less than 1/110 of them is all the rest.
-LEAN_CHUNKS = 11
+# Chunks of `lean`: 1/11 of the logits, and less than 1/110 of them is all the rest. Or 3/32, where
+# that is a number of whole tiles of a product: a step of bfloat16 8192 x 4096 x 151936 took 50.9 ms
+# by 768 rows on an H200, and 52.6 by 745.
+LEAN_CHUNKS, LEAN_SHARE, TILE_ROWS = 11, 3 / 32, 256
 # Columns of a tile, and the bytes at whose multiples rows start where products are fast.
 TILE, ALIGNMENT = 64, 16
 
@@ -38,6 +40,9 @@ def chunk_rows(rows: int, mode: str, chunk: int | None) -> int:
     """Return how many rows a chunk has: all chunks but the last have as many."""
     if chunk is not None:
         return max(1, min(chunk, rows))
+    tiles = int(rows * LEAN_SHARE) // TILE_ROWS * TILE_ROWS
+    if mode == "lean" and tiles * (LEAN_CHUNKS + 1) >= rows > 0:
+        return tiles
     parts = LEAN_CHUNKS if mode == "lean" else -(-rows // MOST_ROWS)
     return max(1, -(-rows // max(1, parts)))
 

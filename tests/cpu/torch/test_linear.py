@@ -723,6 +723,9 @@ def test_chunks_of_the_modes() -> None:
     assert chunk_rows(16384, "fast", None) == 4096
     for rows in range(101, 5000):
         assert chunk_rows(rows, "lean", None) < rows / 10
+    # Whole tiles, where they are few rows less than an eleventh, or more.
+    of_tiles = {2730: 249, 2731: 256, 4096: 373, 8192: 768, 12288: 1024, 16384: 1536}
+    assert {rows: chunk_rows(rows, "lean", None) for rows in of_tiles} == of_tiles
     assert chunk_rows(0, "fast", None) == chunk_rows(0, "lean", None) == 1
     assert chunk_rows(10, "lean", 4) == 4
 
