@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import itertools
 import os
 import sys
@@ -24,6 +25,10 @@ from tests.helpers.kept_builds import (
 from tests.helpers.run_folder import run_folder
 
 _numbers = itertools.count()
+
+# PyTorch's and the tests' objects are a million, and its compiler had the collector go through all
+# of them again and again: a sixth of the time of the tests that compile.
+gc.set_threshold(50_000)
 
 
 def pytest_xdist_auto_num_workers() -> int:

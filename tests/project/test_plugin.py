@@ -66,6 +66,7 @@ def softgen_of(package: Path, *words: object) -> str:
     return ran.stdout
 
 
+@pytest.mark.usefixtures("host_built")
 def test_doctor_names_what_packages_bring(site: Path) -> None:
     made = python(site, "-m", "softgen", "doctor", "--json").stdout
     (found,) = (each for each in json.loads(made)["checks"] if each["name"] == "plugins")
@@ -76,6 +77,7 @@ def test_doctor_names_what_packages_bring(site: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("host_built")
 def test_doctor_names_what_is_left_out(tmp_path: Path) -> None:
     package = install(tmp_path)
     (package / "ceiling.py").write_text("1 / 0\n")

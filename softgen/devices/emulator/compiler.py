@@ -69,8 +69,8 @@ CLANG = (
 FILL_LOCALS = "-ftrivial-auto-var-init=pattern"
 FILL_SINCE_GCC = 12
 
-# -O2 takes twice as long to compile and runs no faster.
-HOST_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti")
+# -O2 takes a second more than -O1 to compile, once, and a tenth off each run.
+HOST_FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti")
 
 # Reports carry code addresses, which -no-pie keeps equal to the file's.
 LINK_FLAGS = ("-no-pie", "-lm")

@@ -17,8 +17,9 @@ from softgen.source.render import Source, render
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, parse_name
 from softgen.tuning import cache
-from tests.cpu.tuning.test_cache import ENTRY, H200, make_entry
+from tests.cpu.tuning.test_cache import ENTRY
 from tests.cpu.tuning.test_merge import entry_with, put
+from tests.helpers.entries import H200, make_entry
 
 YEARS = 10 * 365 * 86400.0
 VARIANT = parse_name("softmax_f32_1000_safe_b256")

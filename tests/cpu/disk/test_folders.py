@@ -13,8 +13,9 @@ from softgen.problems.arch import arch_named
 from softgen.source.generate import generate
 from softgen.strategies.safe import Safe
 from softgen.tuning import cache
-from tests.cpu.tuning.test_cache import ENTRY, H200
+from tests.cpu.tuning.test_cache import ENTRY
 from tests.helpers.cli_helpers import document, ok
+from tests.helpers.entries import H200
 
 NONE = {"tuned": 0, "texts": 0, "code": 0, "emulator": 0, "sources": 0}
 

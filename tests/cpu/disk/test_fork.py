@@ -53,7 +53,8 @@ with pytest.MonkeyPatch.context() as patch:
 
 CHOICES = """
 from softgen.tuning import cache
-from tests.cpu.tuning.test_cache import ENTRY, H200, make_entry
+from tests.cpu.tuning.test_cache import ENTRY
+from tests.helpers.entries import H200, make_entry
 
 cache.store(ENTRY)
 

@@ -29,8 +29,9 @@ from softgen.source.store import source_of
 from softgen.strategies.variants import parse_name
 from softgen.tuning import cache
 from tests.cpu.source.test_emit import ONLINE, SAFE
-from tests.cpu.tuning.test_cache import ENTRY, H200, make_entry
+from tests.cpu.tuning.test_cache import ENTRY
 from tests.helpers.cli_helpers import ROOT
+from tests.helpers.entries import H200, make_entry
 
 NVRTC = (13, 0)
 FULL = r"No space left|File too large"

@@ -19,7 +19,8 @@ from softgen.strategies.variants import parse_name
 from softgen.tuning import cache
 from softgen.tuning.entry import SCHEMA
 from tests.cpu.devices.test_emulator_folder import SOURCE, computes
-from tests.cpu.tuning.test_cache import ENTRY, GOOD, H200
+from tests.cpu.tuning.test_cache import ENTRY, GOOD
+from tests.helpers.entries import H200
 from tests.helpers.kept_builds import put_host
 
 VARIANT = parse_name("softmax_f32_1000_safe_b256")

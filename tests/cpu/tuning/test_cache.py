@@ -9,8 +9,6 @@ import math
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,9 +20,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from softgen.disk import folders, owned
+from softgen.disk import folders
 from softgen.errors import InvalidValueError
-from softgen.problems.arch import arch_named
 from softgen.problems.problem import Problem, rows_bucket
 from softgen.source.render import render
 from softgen.strategies.online import Online
@@ -33,29 +30,7 @@ from softgen.strategies.variants import Variant
 from softgen.strategies.warp import Warp
 from softgen.tuning import cache
 from softgen.tuning.entry import SCHEMA, Entry, Key, Timing, entry_from_json
-
-ROOT = Path(__file__).parents[3]
-H200 = arch_named("sm_90")
-ENVIRONMENT: dict[str, str | int] = {
-    "device": "NVIDIA H200",
-    "arch": "sm_90",
-    "multiprocessors": 132,
-    "nvrtc": "13.0",
-    "driver": 13,
-    "sources": "0123456789abcdef",
-}
-
-
-def make_entry(cols: int = 1000, rows: int = 4096, block_size: int = 256) -> Entry:
-    problem = Problem.of("softmax", "float32", cols)
-    winner = Variant(problem, Safe(block_size))
-    return Entry(
-        Key.of(problem, rows, ENVIRONMENT),
-        winner,
-        (Timing(winner.name, 10.5, 10.25, 11.0), Timing("another", 12.0, 11.5, 13.0)),
-        (("a_third", "spills: 8 bytes of local memory a thread"),),
-    )
-
+from tests.helpers.entries import ENVIRONMENT, H200, finish, go, make_entry, names, start
 
 ENTRY = make_entry()
 GOOD = ENTRY.to_json()
@@ -84,11 +59,6 @@ def put(text: str | bytes, entry: Entry = ENTRY) -> Path:
     path = folder / entry.key.file_name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
-
-
-def names(folder: Path) -> list[str]:
-    """Return what lies in a folder beside the marker of softgen's own."""
-    return sorted(path.name for path in folder.iterdir() if path.name != owned.MARKER)
 
 
 # Round trips
@@ -857,7 +827,7 @@ def test_an_entry_that_goes_from_memory_while_it_is_looked_up(
 WRITER = """
 import sys
 from softgen.tuning import cache
-from tests.cpu.tuning.test_cache import make_entry
+from tests.helpers.entries import make_entry
 
 first, count, step = map(int, sys.argv[1:])
 print("ready", flush=True)
@@ -868,37 +838,8 @@ for number in range(count):
 """
 
 
-def start(*arguments: int, program: str = WRITER) -> subprocess.Popen[str]:
-    """Start a program that says "ready" and then waits for a line."""
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def go(processes: list[subprocess.Popen[str]]) -> None:
-    """Let all begin at once, when the last is ready."""
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-
-
-def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """Wait until all have succeeded; return what each has printed since."""
-    printed = [process.communicate(timeout=120)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes)
-    return printed
-
-
 def test_processes_that_store_different_keys_lose_none(tuned: Path) -> None:
-    processes = [start(1 + 1000 * number, 25, 1) for number in range(4)]
+    processes = [start(1 + 1000 * number, 25, 1, program=WRITER) for number in range(4)]
     go(processes)
     finish(processes)
     wanted = {1 + 1000 * number + i for number in range(4) for i in range(25)}
@@ -910,7 +851,7 @@ def test_a_key_that_processes_fight_over_is_whole_at_any_time(
     tuned: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.store(ENTRY)
-    processes = [start(1000, 50, 0) for _ in range(3)]
+    processes = [start(1000, 50, 0, program=WRITER) for _ in range(3)]
     go(processes)
     reads = 0
     while any(process.poll() is None for process in processes) or reads < 100:

@@ -16,8 +16,8 @@ from softgen.errors import InvalidValueError
 from softgen.tuning import cache
 from softgen.tuning.cache import Merged, merge
 from softgen.tuning.entry import SCHEMA, Entry, Key, Timing
-from tests.cpu.tuning.test_cache import ENVIRONMENT, make_entry
 from tests.helpers.cli_helpers import document, ok, refused
+from tests.helpers.entries import ENVIRONMENT, make_entry
 
 
 def entry_with(microseconds: float, cols: int = 1000, block_size: int = 256) -> Entry:

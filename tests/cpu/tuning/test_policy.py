@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from softgen.errors import InvalidValueError, NoRoomError, VerificationError
-from softgen.problems.arch import Arch, arch_named
+from softgen.problems.arch import Arch
 from softgen.problems.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, best_guess
 from softgen.switches import is_on
 from softgen.tuning import cache, policy, table
-from softgen.tuning.entry import Entry, Key, Timing
+from softgen.tuning.entry import Entry, Key
 from softgen.tuning.policy import (
     MODES,
     batch_invariant_default,
@@ -28,11 +28,9 @@ from softgen.tuning.policy import (
     tune_budget,
     tune_mode,
 )
+from tests.helpers.entries import H200, T4, WINNER, FakeTuner, fake_arch, fake_environment
 
-H200 = arch_named("sm_90")
-T4 = arch_named("sm_75")
 THOUSAND = Problem.of("softmax", "float32", 1000)
-WINNER = Variant(THOUSAND, Safe(512))
 
 
 # Options and environment variables
@@ -122,51 +120,6 @@ def test_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # choose, with a tuner that only counts
-
-
-class FakeTuner:
-    """Stands for softgen.tuning.tune.tune: stores `winner` as the real one does."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Problem, int, float | None]] = []
-        self.winner = WINNER
-        self.failure: Exception | None = None
-        self.counting = threading.Lock()
-        self.running = 0
-        self.most_at_once = 0
-        self.hold: threading.Event | None = None
-        self.release_at = 0  # as many at once set `hold`, if above 0
-
-    def __call__(self, problem: Problem, rows: int, *, budget: float | None = None) -> Entry:
-        with self.counting:
-            self.calls.append((problem, rows, budget))
-            self.running += 1
-            self.most_at_once = max(self.most_at_once, self.running)
-        if self.hold is not None:
-            if self.running == self.release_at:
-                self.hold.set()
-            came = self.hold.wait(timeout=10)
-            self.hold.set()  # where they never come, only the first waits in vain
-            assert came
-        with self.counting:
-            self.running -= 1
-        if self.failure is not None:
-            raise self.failure
-        entry = Entry(
-            Key.of(problem, rows, fake_environment(0)),
-            Variant(problem, self.winner.strategy),
-            (Timing(self.winner.name, 3.0, 2.0, 4.0),),
-        )
-        cache.store(entry)
-        return entry
-
-
-def fake_environment(device: int) -> dict[str, str | int]:
-    return {"device": "fake", "number": device}
-
-
-def fake_arch(device: int) -> Arch:
-    return (H200, T4)[device]
 
 
 @pytest.fixture

@@ -19,8 +19,16 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from softgen.tuning import cache, policy, tune
 from softgen.tuning.entry import Entry
-from tests.cpu.tuning.test_cache import finish, go, names, start
-from tests.cpu.tuning.test_policy import H200, FakeTuner, fake_arch, fake_environment
+from tests.helpers.entries import (
+    H200,
+    FakeTuner,
+    fake_arch,
+    fake_environment,
+    finish,
+    go,
+    names,
+    start,
+)
 
 PROCESSES, THREADS, ROWS = 8, 16, 4096
 ALIKE = 4  # keys that every thread of every process wants

@@ -131,6 +131,13 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
                       bool may_be_constant = false) {
   if (is_local(at)) return;
   Block& block = *launch.block;
+  for (SharedRegion* region : {&block.static_shared, &block.dynamic_shared}) {
+    if (!region->covers(at)) continue;
+    ++work.shared;
+    note_access(region == &block.dynamic_shared, region->named(at - region->begin()), size, write);
+    const Accessor by = accessor();
+    return fail_if(write ? region->write(at, size, by, pc) : region->read(at, size, by, pc));
+  }
   if (Operand* operand = operand_near(at)) {
     require_launch_before_awaited("touched an array", pc);
     ++work.global;
@@ -149,13 +156,6 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
     require_launch_before_awaited("touched the workspace", pc);
     ++work.workspace;
     return require_inside(*workspace_array, at, size, write, pc);
-  }
-  for (SharedRegion* region : {&block.static_shared, &block.dynamic_shared}) {
-    if (!region->covers(at)) continue;
-    ++work.shared;
-    note_access(region == &block.dynamic_shared, region->named(at - region->begin()), size, write);
-    const Accessor by = accessor();
-    return fail_if(write ? region->write(at, size, by, pc) : region->read(at, size, by, pc));
   }
   // The kernels have no other variables, and compilers do not instrument reads of constants.
   const bool in_program = at - reinterpret_cast<uintptr_t>(__executable_start) <

@@ -105,7 +105,7 @@ inline __attribute__((used)) void simt_bulk_load(void* to, const void* from, int
   Block& block = *launch.block;
   const std::string what = current_thread() + " called bulk_load", where = called_at(file, line);
   require_units(bytes, what, where);
-  Mbarrier& mbarrier = known_mbarrier(barrier, "bulk_load", where);
+  Mbarrier& mbarrier = known_mbarrier(barrier, "bulk_load", file, line);
   const Copy copy{reinterpret_cast<uintptr_t>(to), from, static_cast<size_t>(bytes),
                   launch.current, &mbarrier, file, line};
   SharedRegion& region = checked(copy, "bulk_load");

@@ -28,14 +28,15 @@ inline Mbarrier* mbarrier_at(Block& block, const void* address) {
 }
 
 // The mbarrier at which the running thread calls `call`; ends the run if it cannot know of one.
-inline Mbarrier& known_mbarrier(const void* address, const char* call, const std::string& where) {
+inline Mbarrier& known_mbarrier(const void* address, const char* call, const char* file, int line) {
   Block& block = *launch.block;
   Mbarrier* mbarrier = mbarrier_at(block, address);
-  const std::string what = current_thread() + " called " + call;
-  if (!mbarrier) fail(what + " on a barrier without mbarrier_expect or mbarrier_init" + where);
-  const bool published = block.epoch > mbarrier->epoch || this_thread().waited > mbarrier->arrived ||
-                         block.clocks.ordered(launch.current, mbarrier->by, mbarrier->stamp);
+  const bool published =
+      mbarrier && (block.epoch > mbarrier->epoch || this_thread().waited > mbarrier->arrived ||
+                   block.clocks.ordered(launch.current, mbarrier->by, mbarrier->stamp));
   if (published) return *mbarrier;
+  const std::string what = current_thread() + " called " + call, where = called_at(file, line);
+  if (!mbarrier) fail(what + " on a barrier without mbarrier_expect or mbarrier_init" + where);
   fail(what + format(", with no barrier after the %s of thread %d", mbarrier->made_by,
                      mbarrier->by) + where);
 }
@@ -161,14 +162,14 @@ inline __attribute__((used)) void simt_mbarrier_expect(unsigned long long* barri
 inline __attribute__((used)) void simt_mbarrier_arrive(unsigned long long* barrier, int bytes,
                                                        const char* file, int line) {
   const char* call = bytes ? "mbarrier_arrive_expect" : "mbarrier_arrive";
-  arrive(known_mbarrier(barrier, call, called_at(file, line)), bytes, call, file, line);
+  arrive(known_mbarrier(barrier, call, file, line), bytes, call, file, line);
 }
 
 // A wait for the parity of the phase before the one in progress returns at once: also for 1 while
 // phase 0 is in progress, as if there had been one before it.
 inline __attribute__((used)) void simt_mbarrier_wait(unsigned long long* barrier, int parity,
                                                      const char* file, int line) {
-  Mbarrier& mbarrier = known_mbarrier(barrier, "mbarrier_wait", called_at(file, line));
+  Mbarrier& mbarrier = known_mbarrier(barrier, "mbarrier_wait", file, line);
   if (parity != 0 && parity != 1) {
     fail(current_thread() + format(" called mbarrier_wait with parity %d", parity) +
          called_at(file, line));

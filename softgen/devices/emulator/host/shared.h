@@ -51,7 +51,7 @@ struct Write {
 };
 
 // The history of one byte: its last writer, and its readers since that and since the block's last
-// __syncthreads.
+// __syncthreads. Bytes that are accessed together have one history, which the first of them holds.
 struct Cell {
   uint32_t write_epoch;
   uint32_t write_stamp;  // of a push or bulk_load: the mbarrier's phase
@@ -64,7 +64,9 @@ struct Cell {
   uint32_t others;       // 1 + index of the list of readers beside `reader`, or 0
   int32_t writer;
   int32_t reader;
-  int32_t number;  // of the mbarrier of a push or bulk_load
+  int16_t number;  // of the mbarrier of a push or bulk_load
+  uint8_t more;    // bytes behind it that have this history too
+  uint8_t back;    // how far before it the byte is that has its history
   Writer kind;
   bool mbarrier;  // one lies here
   bool crowded;   // the list of readers is not whole
@@ -117,23 +119,21 @@ class SharedRegion {
 
   // These return what is wrong with the access, or nothing.
   std::string read(uintptr_t address, size_t size, const Accessor& by, const void* pc) {
-    std::string wrong = in_a_gap(address, size, "read", by, pc);
-    if (wrong.empty()) wrong = past_the_end(address, size, "read", by, pc);
+    if (!is_inside(address, size)) return outside(address, size, "read", by, pc);
     const size_t end = address - begin_ + size;
-    for (size_t i = address - begin_; wrong.empty() && i < end;) {
+    for (size_t i = address - begin_; i < end;) {
       const size_t count = alike_from(i, end);
-      wrong = why_not(cells_[i], i, "read", by, pc);
-      if (wrong.empty()) note_read(cells_[i], count, i, by, pc);
-      std::fill_n(cells_ + i + 1, count - 1, cells_[i]);
+      if (std::string wrong = why_not(cells_[i], i, "read", by, pc); !wrong.empty()) return wrong;
+      note_read(cells_[i], count, i, by, pc);
       i += count;
     }
-    return wrong;
+    return {};
   }
 
   std::string write(uintptr_t address, size_t size, const Accessor& by, const void* pc,
                     const Write& as = {}) {
-    std::string wrong = in_a_gap(address, size, "wrote", by, pc);
-    if (wrong.empty()) wrong = past_the_end(address, size, "wrote", by, pc);
+    if (!is_inside(address, size)) return outside(address, size, "wrote", by, pc);
+    std::string wrong;
     const size_t end = address - begin_ + size;
     for (size_t i = address - begin_; wrong.empty() && i < end;) {
       const size_t count = alike_from(i, end);
@@ -144,7 +144,6 @@ class SharedRegion {
       if (wrong.empty() && as.kind == Writer::kBulkLoad) wrong = unfenced_reader(cell, i, by, pc);
       if (wrong.empty() && as.kind == Writer::kAtomic) note_read(cell, count, i, by, pc);  // was it written?
       if (wrong.empty()) note_write(cell, by, pc, as);
-      std::fill_n(cells_ + i + 1, count - 1, cell);
       i += count;
     }
     return wrong;
@@ -153,7 +152,8 @@ class SharedRegion {
   // A copy_async of the thread has come to its end: from now on it is like a store of the thread.
   void end_copy_async(uintptr_t address, size_t size, const Accessor& by) {
     for (size_t i = address - begin_; i < address - begin_ + size; ++i) {
-      note_write(cells_[i], by, cells_[i].write_pc, {});
+      Cell& cell = cell_at(i);
+      note_write(cell, by, cell.write_pc, {});
     }
   }
 
@@ -184,7 +184,7 @@ class SharedRegion {
       cell.write_pc = push.pc;
       cell.read_epoch = 0;
       cell.kind = Writer::kPush;
-      cell.number = push.number;
+      cell.number = static_cast<int16_t>(push.number);
       cell.writer = push.thread;
       cell.writer_block = push.block;
     }
@@ -220,18 +220,37 @@ class SharedRegion {
   }
 
   Cell& cell_at(size_t i) {
+    part(i);
     Cell& cell = cells_[i];
     if (!touched(cell)) cell = {};
     return cell;
   }
 
-  // How many bytes from i on, before `end`, have the same history as that one: mostly all of an
-  // access, as those before it were as wide.
+  // How many bytes from i on, before `end`, have the same history as that one, which is then theirs:
+  // mostly all of an access, as those before it were as wide.
   size_t alike_from(size_t i, size_t end) {
-    const Cell& first = cell_at(i);
-    size_t count = 1;
-    while (i + count < end && !std::memcmp(&first, &cell_at(i + count), sizeof(Cell))) ++count;
-    return count;
+    end = std::min(end, i + kMostAlike);
+    Cell& first = cells_[i];
+    if (first.back || i + 1 + first.more != end) {
+      size_t count = 1;
+      cell_at(i);
+      while (i + count < end && !std::memcmp(&first, &cell_at(i + count), sizeof(Cell))) ++count;
+      for (size_t k = 1; k < count; ++k) cells_[i + k].back = static_cast<uint8_t>(k);
+      first.more = static_cast<uint8_t>(count - 1);
+    } else if (!touched(first)) {
+      const uint8_t more = first.more;
+      first = {};
+      first.more = more;
+    }
+    return 1 + first.more;
+  }
+
+  // Gives each of the bytes that have one history its own.
+  void part(size_t i) {
+    Cell* first = cells_ + i - cells_[i].back;
+    const size_t count = 1 + first->more;
+    first->more = 0;
+    std::fill_n(first + 1, count - 1, *first);
   }
 
   // The list of so many cells alike, and of no others.
@@ -261,20 +280,25 @@ class SharedRegion {
     }
   }
 
-  std::string in_a_gap(uintptr_t address, size_t size, const char* did, const Accessor& by,
-                       const void* pc) const {
+  bool in_a_gap(uintptr_t address, size_t size) const {
     for (const uintptr_t gap : *gaps_) {
-      if (address >= gap + kGapBytes || address + size <= gap) continue;
+      if (address < gap + kGapBytes && address + size > gap) return true;
+    }
+    return false;
+  }
+
+  bool is_inside(uintptr_t address, size_t size) const {
+    return holds(address, size) && !in_a_gap(address, size);
+  }
+
+  // What is wrong with an access that is not inside.
+  std::string outside(uintptr_t address, size_t size, const char* did, const Accessor& by,
+                      const void* pc) const {
+    if (in_a_gap(address, size)) {
       return format("thread %d %s %zu bytes outside of the variables in %s, at ", by.thread, did,
                     size, name_) +
              place(pc);
     }
-    return {};
-  }
-
-  std::string past_the_end(uintptr_t address, size_t size, const char* did, const Accessor& by,
-                           const void* pc) const {
-    if (holds(address, size)) return {};
     return format("thread %d %s %zu byte(s) past the end of %s at %s", by.thread, did,
                   size - (bytes_ - (address - begin_)), name_, place(pc).c_str());
   }
@@ -380,7 +404,7 @@ class SharedRegion {
   }
 
   void note_other_reader(Cell& cell, size_t count, const Accessor& by, uint32_t now) {
-    if (!by.clocks->wide() && of_two_warps(cell)) {
+    if (!by.clocks->wide() && (cell.crowded || of_two_warps(cell))) {
       cell.crowded = true;
       return;
     }
@@ -408,7 +432,7 @@ class SharedRegion {
     cell.writer = by.thread;
     cell.write_pc = pc;
     cell.kind = as.kind;
-    cell.number = as.number;
+    cell.number = static_cast<int16_t>(as.number);
     cell.read_epoch = 0;  // whoever comes after this write comes after those reads
   }
 
@@ -430,6 +454,7 @@ class SharedRegion {
   size_t bytes_ = 0;
   uint32_t first_epoch_ = 1;
   std::string unwritten_;
+  static constexpr size_t kMostAlike = 16;  // bytes: the widest access
   static constexpr size_t kGapBytes = kGapWords * sizeof(kGapWord);
   inline static const std::vector<uintptr_t> kNoGaps;
   inline static std::unordered_map<uintptr_t, std::vector<uintptr_t>> known_gaps_;  // by begin_
