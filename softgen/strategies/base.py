@@ -123,7 +123,7 @@ class Strategy(abc.ABC):
     # parts are sums.
     cuts_sums: ClassVar[bool] = False
     loads_ignored: ClassVar[bool] = False  # whether it also loads rows that count for nothing
-    loads_to_end: ClassVar[bool] = False  # whether that a row ends before it begins is left to loads
+    loads_to_end: ClassVar[bool] = False  # whether its loads ask if a row counts for nothing
     patches: ClassVar[bool] = False  # whether the target's result is stored by itself, at last
     past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
     # Whether its blocks take rows that share lines of a bias or of a mask at the same time.
