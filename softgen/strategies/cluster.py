@@ -46,7 +46,7 @@ FITTING, IDLE = 20, 10
 BEST_PACKS, PACKS_WEIGHT = 8, 0.3  # of a thread
 # Where rows are so few that by more packs an SM has fewer threads; small blocks are too many there:
 # bfloat16 64 x 20000 takes 3.27 us on an H200 by 4 of 256 threads a row, and 4.89 by 16 of 128. At
-# 62 shapes of 1 to 192 rows the first choice of all takes 1.03 of the fastest, and 1.12 at most.
+# 62 shapes of 1 to 192 rows the first choice of all takes 1.02 of the fastest, and 1.17 at most.
 LEAST_BEST_PACKS, BEST_THREADS = 2, 500
 FEW_PACKS, BEST_BLOCK_OF_FEW, BLOCKS_WEIGHT = 5, 256, 0.03
 BEST_BLOCK, BLOCK_WEIGHT = 128, 0.3
