@@ -46,9 +46,9 @@ def generate(
         out_dtype: element type of the result; `dtype` by default.
         alignment: where rows start, in elements; see `Problem.of`.
         inner: elements behind the axis that is reduced: memory is (rows / inner, cols, inner).
-        sms: the number of SMs to choose and to size a grid for, from 1 to 1024: what the kernel
-            will find on another device of `arch`, or in a part of one (MIG, MPS). By default those
-            of the device that `arch` has its sizes from, 132 for "sm_90". A cooperative kernel
+        sms: how many SMs will run the kernel, from 1 to 1024, where that is another device of
+            `arch` or a part of one (MIG, MPS): the choice and the grid are for so many. By default
+            as many as the device has that `arch` stands for, 132 for "sm_90". A cooperative kernel
             needs all SMs that it is sized for, `source.variant.launch.multiprocessors`; any other
             runs on any number.
         batch_invariant: whether rows that are no whole packs of 16 bytes are summed in one order
