@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.problems.arch import KIB, WARP_SIZE, Arch
+from softgen.problems.dtypes import DType
 from softgen.problems.layouts import Rows, Strided
 from softgen.problems.problem import Problem
 from softgen.problems.shards import Shards
+from softgen.strategies import registers
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.choice import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch, blocks_in_registers
@@ -87,6 +89,8 @@ class Block(Sliced):
             f"the group must cover {span} columns, it covers {self.cols_per_thread * width}",
         )
         held, others = self.element_registers(problem), self.other_registers(problem)
+        if problem.dtype is DType.FLOAT32 and arch.compute_capability < (8, 0):
+            others += registers.FLOAT32_ON_SM_75
         self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def describe(self, problem: Problem) -> str:

@@ -164,7 +164,9 @@ class Cluster(Sliced):
         if self.packed or chooses or problem.compute_dtype is DType.FLOAT64:
             return self.other_registers(problem)
         if problem.dtype.itemsize == 2 and problem.out_dtype.itemsize <= 2:
-            full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)
+            mixed = problem.dtype is not problem.out_dtype
+            tight = arch.compute_capability >= ((10, 0) if mixed else (12, 0))
+            full = self.cols_per_thread >= 64 or tight
             apart = registers.STRIDES if isinstance(problem.layout, Strided) else 0
             if problem.sharded:
                 apart = registers.HALVES_OF_SHARD

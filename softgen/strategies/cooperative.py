@@ -121,6 +121,8 @@ class Cooperative(Strategy):
         overlaps = self.held > 0 or (double and again > 0)
         overlap = (2 * values if double else values // 2) if overlaps else 0
         others = registers.OTHER[problem.compute_dtype] + registers.RING + overlap
+        if double and problem.dtype.itemsize == 2 and arch.compute_capability >= (12, 0):
+            others += registers.DOUBLE_RING_ON_SM_120
         self.require_registers(values + held, others, 1, self.block_size, arch)
 
     def describe(self, problem: Problem) -> str:

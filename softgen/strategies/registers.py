@@ -51,7 +51,8 @@ PACKED_SUM = 16
 # spilled 8 bytes at 128256 columns on sm_100, and sample_k64 32 in blocks of 128 threads.
 PACKED_CHOICE, CHOICE_ON_SM_100, CHOICE_OF_SMALL_BLOCKS = 32, 8, 8
 # Elements that are packed while they are loaded. Cut packs in threads of 64 elements spilled 8
-# bytes on sm_90 with 16, and took 1% more; in those of 56 192 on sm_120, and nothing on sm_90.
+# bytes on sm_90 with 16, and took 1% more; in those of 56 192 on sm_120, and nothing on sm_90;
+# bfloat16 to float16 144 on sm_100.
 HALVES, HALVES_CUT = 16, 24
 STRIDES = 4  # float16 16384 took two more in threads of 32 elements
 HALVES_OF_SHARD = 8  # shards of bfloat16 50257 spilled 40 bytes without
@@ -59,8 +60,12 @@ CUT_WORDS = 4  # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements 
 # Shards of float32 64128 spilled 40 bytes in threads of 64, of 75969 84 in those of 76.
 LONG_SHARD, LONGEST_SHARD = 16, 40
 
-# cooperative: its ring and its exchange, beside OTHER. Fitted (67093fd7).
-RING = 16
+# cooperative: its ring and its exchange, beside OTHER. Fitted (67093fd7). On sm_120 float16 to
+# float64 spilled 8 bytes at 2097152 columns without 8 more.
+RING, DOUBLE_RING_ON_SM_120 = 16, 8
+
+# block on sm_75: float32 8192 spilled 8 bytes in threads of 32 elements without.
+FLOAT32_ON_SM_75 = 8
 
 # Columns.
 

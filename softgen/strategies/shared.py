@@ -98,6 +98,12 @@ class Shared(Strategy):
         )
         if self.copy != PLAIN:
             self._require_copies(problem, arch)
+        wide = self.block_size == 1024 and self.pack_size == 8
+        half = problem.out_dtype is DType.FLOAT16 and problem.writes_elements
+        require(
+            not (wide and half and arch.compute_capability < (8, 0)),
+            f"1024 threads that store packs of 8 float16 spill 72 bytes on {arch.name}",
+        )
         need = self.launch(problem).shared_bytes
         require(
             need <= arch.shared_per_block,
