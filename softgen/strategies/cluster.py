@@ -176,6 +176,8 @@ class Cluster(Sliced):
         if problem.sharded and self.cols_per_thread > 32:
             longest = self.cols_per_thread > 64
             apart = registers.LONGEST_SHARD if longest else registers.LONG_SHARD
+        elif self.cols_per_thread >= 64 and problem.out_dtype.itemsize < problem.dtype.itemsize:
+            apart = registers.NARROWED
         return self.other_registers(problem) + registers.CUT_WORDS * cut + apart
 
     def part(self, problem: Problem) -> int:

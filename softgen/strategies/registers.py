@@ -57,6 +57,8 @@ HALVES, HALVES_CUT = 16, 24
 STRIDES = 4  # float16 16384 took two more in threads of 32 elements
 HALVES_OF_SHARD = 8  # shards of bfloat16 50257 spilled 40 bytes without
 CUT_WORDS = 4  # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without
+# float32 to bfloat16 131072 spilled 20 bytes in threads of 64 elements without.
+NARROWED = 8
 # Shards of float32 64128 spilled 40 bytes in threads of 64, of 75969 84 in those of 76.
 LONG_SHARD, LONGEST_SHARD = 16, 40
 
