@@ -331,12 +331,13 @@ def emulator() -> Iterator[Claim]:
     seen = listed([f"{run['seen']} of {run['broken']}" for run in runs])
     share = sum(int(run["seen"]) for run in runs) / sum(int(run["broken"]) for run in runs)
     yield say(f"{seen} seen, {share * 100:.1f}% together", "published/mutation.csv")
-    soak = rows("published/soak.csv")
-    taken = listed([run["resident_mib"] for run in soak])
-    (device,) = {run["device_mib"] for run in soak}
-    yield say(f"in {soak[-1]['seconds']} s, on a machine", "published/soak.csv")
-    yield say(f"{taken} MiB after 10%, 50% and 100%", "published/soak.csv")
-    yield say(f"took {device} MiB each time", "published/soak.csv")
+    for calls, begins in (("cupy", "in"), ("torch", "Calls of tensors took")):
+        soak = [run for run in rows("published/soak.csv") if run["calls_of"] == calls]
+        taken = listed([run["resident_mib"] for run in soak])
+        (device,) = {run["device_mib"] for run in soak}
+        yield say(f"{begins} {soak[-1]['seconds']} s", "published/soak.csv")
+        yield say(f"{taken} MiB after 10%, 50% and 100%", "published/soak.csv")
+        yield say(f"took {device} MiB each time", "published/soak.csv")
 
 
 def architecture() -> Iterator[Claim]:

@@ -47,7 +47,7 @@ PIECES: dict[str, Sequence[str]] = {
     "sample": ("tests.cpu.verify.test_sample", "100000"),
     # Calls without end: memory and values.
     "soak": ("tests.soak", "1000000"),
-    "soak-torch": ("tests.soak", "200000", "--calls", "torch"),
+    "soak-torch": ("tests.soak", "1000000", "--calls", "torch"),
     # Broken kernels, and every kernel that is verified.
     "mutation": ("tests.mutation", "180"),
     "verify": ("softgen", "verify", "--all"),
