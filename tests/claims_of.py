@@ -331,8 +331,8 @@ def emulator() -> Iterator[Claim]:
     seen = listed([f"{run['seen']} of {run['broken']}" for run in runs])
     share = sum(int(run["seen"]) for run in runs) / sum(int(run["broken"]) for run in runs)
     yield say(f"{seen} seen, {share * 100:.1f}% together", "published/mutation.csv")
-    for calls, begins in (("cupy", "in"), ("torch", "Calls of tensors took")):
-        soak = [run for run in rows("published/soak.csv") if run["calls_of"] == calls]
+    for kind, begins in (("cupy", "in"), ("torch", "Calls of tensors took")):
+        soak = [run for run in rows("published/soak.csv") if run["calls_of"] == kind]
         taken = listed([run["resident_mib"] for run in soak])
         (device,) = {run["device_mib"] for run in soak}
         yield say(f"{begins} {soak[-1]['seconds']} s", "published/soak.csv")
