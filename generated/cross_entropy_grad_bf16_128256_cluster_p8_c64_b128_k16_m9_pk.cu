@@ -410,8 +410,8 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   const long long row = blockIdx.x / kClusterSize;  // no loop: the grid limit exceeds memory
   const bool live = row < rows;
-  // Every 16th row fetches a line of 16 targets into L2, for the rows 64 behind it: with 50257 columns
-  // these start 3 us later.
+  // Every 16th row fetches a line of 16 targets into L2, for the rows 64 behind it. With 50257
+  // columns these start 3 us later.
   if (rank == 0 && thread == 0 && row % 16 == 0 && row + 64 < rows) fetch_ahead(target + row + 64);
   const Row state = state_of(row, rows, x, target, ignore_index, upstream, z_loss);
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
