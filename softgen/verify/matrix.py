@@ -25,7 +25,7 @@ from softgen.verify.ways import covering, exchanges, layouts, own_ways
 LAYOUT_WIDTHS = (100, 1001, 5000)
 
 # A variant costs 0.1 to 0.2 s to compile and run on the emulator, a wide one 0.5 s: 6000 take about
-# 18 minutes on 2 cores. Where the candidates are more, every strategy and problem gives up its last
+# 10 minutes on 2 cores. Where the candidates are more, every strategy and problem gives up its last
 # ones alike.
 MOST_VARIANTS = 6000
 
