@@ -222,48 +222,34 @@ def _losses(
     ignored: int,
     smoothing: float,
     z_loss: float,
+    weights: Any = None,
 ) -> tuple[Any, Any]:
-    """Return the cross entropy of each row, and lse."""
+    """Return the cross entropy of each row, and lse.
+
+    With smoothing s there may be weights w of all C classes. With W their sum that is
+    (1 - s) w[target] (lse - x[target]) + s / C (W lse - sum(w x)).
+    """
     smoothing = smoothing_of(smoothing)  # compiled code has not checked it
     start = exchange.first_column(first, x)
     if not smoothing:
         found: tuple[Any, Any] = exchange.losses(x, target, start, ignored, z_loss)
         return found
     rows, lse = exchange.losses(x, target, start, ignored, 0.0)
-    mean = exchange.total(x.sum(-1, dtype=wide(x))) / exchange.all_columns(classes, x)
     # 0 times the infinite loss of a target of probability 0 would be NaN. A row without a target
     # stays NaN.
-    of_target = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
-    rows = of_target + smoothing * (lse - mean) + (z_loss * lse * lse if z_loss else 0)
-    return rows.masked_fill_(target == ignored, 0), lse
-
-
-def _weighed_losses(
-    exchange: Any,
-    x: Any,
-    target: Any,
-    weights: Any,
-    first: int,
-    classes: int,
-    ignored: int,
-    smoothing: float,
-    z_loss: float,
-) -> tuple[Any, Any]:
-    """Return what `_losses` does, with weights of all classes in the smoothing, and times them.
-
-    With w the weights, W their sum, s the smoothing and C classes that is
-    (1 - s) w[target] (lse - x[target]) + s / C (W lse - sum(w x)).
-    """
-    smoothing, start = smoothing_of(smoothing), exchange.first_column(first, x)
-    rows, lse = exchange.losses(x, target, start, ignored, 0.0)
-    of_target = weights_of(weights, target, ignored, len(weights))
-    mine = weights[start : start + x.shape[-1]]
-    every = weights.sum() * lse - exchange.total(x.to(wide(x)) @ mine)
-    # As in `_losses`: no 0 times infinity, and a row without a target stays NaN.
     rows = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
-    rows = of_target * rows + smoothing / len(weights) * every
-    rows = rows + z_loss * of_target * lse * lse if z_loss else rows
-    return rows.masked_fill(target == ignored, 0), lse
+    of_target: Any = 1
+    if weights is None:
+        mean = exchange.total(x.sum(-1, dtype=wide(x))) / exchange.all_columns(classes, x)
+        rows = rows + smoothing * (lse - mean)
+    else:
+        mine = weights[start : start + x.shape[-1]]
+        every = weights.sum() * lse - exchange.total(x.to(wide(x)) @ mine)
+        of_target = weights_of(weights, target, ignored, len(weights))
+        rows = of_target * rows + smoothing / len(weights) * every
+    if z_loss:
+        rows = rows + z_loss * of_target * lse * lse
+    return rows.masked_fill_(target == ignored, 0), lse
 
 
 def _of_weighed_rows(
@@ -280,7 +266,7 @@ def _of_weighed_rows(
     smoothing: float,
     z_loss: float,
 ) -> None:
-    """Let x become the gradient with respect to it of `_weighed_losses`, times u, the upstream.
+    """Let x become the gradient of `_losses` with weights, times the upstream u.
 
     With p = exp(x - lse) and t the target that is, in the type of the arithmetic,
     u p ((1 - s) w[t] + s W / C + 2 z_loss w[t] lse) - u (1 - s) w[t] [column is t] - u s w / C.
@@ -451,12 +437,8 @@ def linear_losses(
     rows, lse = _like_rows(x), _like_rows(x)
     shares = _shares(lse, factors, divisor)
     for part, logits in head:
-        if class_weights is None:
-            rows[part], lse[part] = _losses(exchange, logits, target[part], *place)
-        else:
-            rows[part], lse[part] = _weighed_losses(
-                exchange, logits, target[part], class_weights, *place
-            )
+        given = (logits, target[part], *place, class_weights)
+        rows[part], lse[part] = _losses(exchange, *given)
         if any(wanted):
             upstream = shares if factors is None else shares[part]
             more = (target[part], lse[part], rows[part], upstream, class_weights, *place)
