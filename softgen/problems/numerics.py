@@ -252,6 +252,8 @@ def check(
         off = slack(problem, exact_inputs[0])  # with the sink
         exact = problem.function.settled(exact, tuple(got), *exact_inputs, off=off)
         sizes = problem.function.magnitudes(*exact_inputs)
+        if isinstance(off, np.ndarray):
+            sizes = _with_moves(sizes, problem, exact_inputs, off)
         times = gain(problem, values) if problem.slopes else 1.0
         sizes = tuple(size if size is None else size * times for size in sizes)
     found = [
@@ -259,6 +261,24 @@ def check(
         for each in zip(_limited(problem, values), results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
+
+
+def _with_moves(
+    sizes: Sequence[Float64 | None], problem: Problem, inputs: Sequence[Storage], off: Float64
+) -> tuple[Float64 | None, ...]:
+    """Return the sizes of terms and beside them what comes of elements that are `off`.
+
+    What else is known of a row stays: p (log p + H) of entropies moves by `off` where it is 0.
+    """
+    function = problem.function
+    results = (function.reference(x, *inputs[1:]) for x in (inputs[0], inputs[0] + off))
+    more = (
+        abs(moved - at) / _BOUND[problem.compute_dtype] for at, moved in zip(*results, strict=True)
+    )
+    return tuple(
+        size if size is None else size + np.where(np.isfinite(each), each, 0)
+        for size, each in zip(sizes, more, strict=True)
+    )
 
 
 def _limited(problem: Problem, values: Sequence[Storage]) -> tuple[Operand, ...]:

@@ -12,7 +12,7 @@ from softgen.devices.emulator import run
 from softgen.problems import numerics
 from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType
-from softgen.problems.exact import hooked
+from softgen.problems.exact import hooked, slack
 from softgen.problems.functions import all_functions
 from softgen.problems.functions.base import Function
 from softgen.problems.functions.log_softmax import LOG_SOFTMAX
@@ -262,6 +262,21 @@ def test_a_row_that_is_ignored_has_a_gradient_of_0_whatever_slopes_are() -> None
     dx, *_ = exact_results(capped, [x, np.array([-100, 0]), *numbers])
     assert (dx[0] == 0).all()
     assert np.isnan(dx[1]).all()
+
+
+def test_a_gradient_moves_with_elements_as_far_as_a_hook_has_them_off() -> None:
+    """Where p (log p + H) of an entropy is nearly 0 its size allows nothing."""
+    problem = Problem.of("token_log_probs_backward_entropy", "float32", 3, hooks=("softcap",))
+    x = np.array([[9.0, -20, -20]], np.float32)
+    others = other_inputs(x, problem)
+    inputs = (x, *others[:2], np.zeros_like(others[2]), *others[3:])
+    (right,) = exact_results(problem, inputs)
+    slope = 1 - np.tanh(x[0, 0] / inputs[-1]) ** 2
+    off = np.max(slack(problem, hooked(problem, inputs)[0]))
+    for times, ok in ((0.9, True), (3, False)):
+        dx = right.astype(np.float32)
+        dx[0, 0] += float(times * off * slope * inputs[5][0])
+        assert numerics.check([dx], inputs, problem).ok is ok
 
 
 @pytest.mark.parametrize("hook", ["scaleany", "softcap", "biasf32any"])
