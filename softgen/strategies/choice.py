@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from softgen.problems.arch import WARP_SIZE
 from softgen.problems.problem import Problem
@@ -82,6 +83,9 @@ MOST_FOUND = 512
 MANY = 128
 LEAST_ROW_NAMES = 64
 
+# Shared memory for the largest elements of what threads of a walk visit together.
+SLOT_BYTES = 24576
+
 MOST_OF_CHUNK = 8  # elements that are compared with a bound at once
 
 
@@ -119,6 +123,36 @@ def most_found(chosen: int, strategy: Strategy) -> int:
     """
     many = chosen > WARP_SIZE and "cluster_size" in strategy.knobs
     return MOST_FOUND if isinstance(strategy, Sliced) and not many else 2 * MOST_FOUND
+
+
+class Slots(NamedTuple):
+    """Where a thread that walks over a row keeps the largest of what it visited.
+
+    With a slot for 32 elements of 128256 about 30 slots of a row pass the bound.
+
+    Attributes:
+        number: how many slots a thread has.
+        packs: how many packs share one, a multiple of those that are loaded at once.
+    """
+
+    number: int
+    packs: int
+
+
+def slots(problem: Problem, strategy: Strategy) -> Slots:
+    """Return the slots of a thread, so many as `SLOT_BYTES` are enough for."""
+    threads, unroll = strategy.knobs["block_size"], strategy.knobs["unroll"]
+    packs = max(1, -(-(problem.cols // strategy.knobs["pack_size"]) // threads))
+    most = SLOT_BYTES // (problem.compute_dtype.itemsize * threads)
+    of_slot = unroll * -(-packs // (most * unroll))
+    return Slots(-(-packs // of_slot), of_slot)
+
+
+def slot_bytes(problem: Problem, strategy: Strategy) -> int:
+    """Return the shared memory for the slots of a block, and for those that have what is chosen."""
+    threads = strategy.knobs["block_size"]
+    number = slots(problem, strategy).number
+    return threads * (number * problem.compute_dtype.itemsize + 2) + 4
 
 
 def chunk(strategy: Sliced) -> int:

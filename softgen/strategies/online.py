@@ -18,7 +18,7 @@ from softgen.problems.operands import Measure
 from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.choice import board_bytes
+from softgen.strategies.choice import board_bytes, rank_bytes, slot_bytes
 from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import halves_in_float32
 
@@ -37,13 +37,18 @@ SHARED, WHOLE = (True, 4, 128), (False, 2, 512)
 # `rank` where rows are only read: packs and threads. On an H200 READER was within 1% of the fastest
 # setting at 4096 x 128256 and 8192 x 151936 bfloat16, and READER_OF_FEW_ROWS at 128 x 4194304
 # float32 (bd70f401). Where rows start anywhere more packs are 5% faster (16384 x 50257), as a block
-# waits for the ends of its row (d59c10db), and for entropies (149f8ed8). The best 20 of 1024 x
-# 128256 took 89 us by READER_OF_TOP, and 107 with 2 and 1024 (60ec50d0).
-READER, READER_OF_FEW_ROWS, READER_OF_TOP = (2, 512), (2, 1024), (4, 512)
+# waits for the ends of its row (d59c10db), and for entropies (149f8ed8).
+READER, READER_OF_FEW_ROWS = (2, 512), (2, 1024)
 CUT_READER, CUT_READER_OF_LONG_ROWS = (4, 128), (6, 256)
 SHORT_READER = (2, 128)  # won at 2048 x 32000 (149f8ed8)
 MANY_COLS = 40000  # from here on a block that only reads is better large
 THIRD_SUM = 3  # the numbers of a part that has one sum more than (max, sum)
+
+# `rank` where the largest are chosen: threads by the rows of a multiprocessor, as all but one of
+# its blocks can read while one chooses, more where rows are at least WIDE_TOP long. On an H200 that
+# takes 1.06 of the fastest at most, at 32 shapes of 116 to 4096 rows and 16384 to 151936 columns.
+THREADS_OF_TOP, MOST_OF_TOP = ((1, 1024), (2, 512), (4, 256)), 128
+WIDE_TOP, MOST_OF_WIDE_TOP = 65536, 256
 
 # `rank` of the others. On an H200 the first choice was within 5% of the fastest online setting at
 # 18 of 20 shapes from 2048 to 1000000 columns; threads with 2 packs or 12 lost 10 to 50%
@@ -57,9 +62,9 @@ OF_WRITES, MOST = 1.5, 3.9
 # where cluster takes 1.03 to 1.08, and 1.23 at 4096, where block takes 1.08 (bd70f401).
 OF_READS, OF_NARROW_READS, NARROW = 1.0, 1.25, 16384
 FEW_READS = 0.9  # rows for each SM
-# Where the largest are chosen: 64 of bfloat16 1024 x 128256 took 135 us here, and 111 by a cluster
-# (166be245).
-OF_TOP = 1.2
+# Where the largest are chosen: by fewer rows, as a cluster takes longer, and by many narrow rows.
+# Of bfloat16 4096 x 8192 the best 20 take 30 us, and 48 by a block for each row that holds it.
+FEW_OF_TOP, NARROW_OF_TOP, MANY_OF_TOP = 0.75, 4096, 4
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Online(Strategy):
 
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
-    takes = frozenset(Feature) - {Feature.RANKS, Feature.FILTERS}
+    takes = frozenset(Feature) - {Feature.FILTERS}
     cuts_sums = True
     layouts = (Rows, Strided, AnyWidth)
 
@@ -85,14 +90,12 @@ class Online(Strategy):
         if function.part.chooses:
             plain = function.sums and not function.chooses_scores and not function.groups
             self.require(plain, "what is found while a row is read are its largest elements")
-            at_once = (self.unroll * self.block_size + 1) * self.pack_size
             self.require(
-                not isinstance(problem.layout, AnyWidth),
-                "a bound comes of the first columns, and rows of any width may have fewer",
+                function.ranked <= 1, "while a row is read what is larger than one id is counted"
             )
             self.require(
-                problem.cols >= at_once,
-                f"a bound comes of the first {at_once} columns, there are {problem.cols}",
+                not isinstance(problem.layout, AnyWidth),
+                "what is chosen is found by slots, as many as the constant number of columns asks",
             )
         whole = function.reduces or problem.shortens
         self.require(
@@ -172,6 +175,9 @@ class Online(Strategy):
         if problem.function.part.chooses:
             maxima = warps * problem.compute_dtype.itemsize
             shared = board_bytes(problem, self, self.block_size) + maxima
+            shared += slot_bytes(problem, self)
+            if problem.function.ranked:
+                shared += rank_bytes(problem, warps)
         elif problem.function.reduces:
             shared = warps * problem.part_bytes
         return Launch(self.block_size, 1, static_shared_bytes=shared, blocks_per_row=self.parts)
@@ -245,8 +251,8 @@ class Online(Strategy):
         many_rows, many_cols = rows > arch.multiprocessors, problem.cols >= MANY_COLS
         cut = problem.alignment < self.pack_size
         best = READER if many_rows else READER_OF_FEW_ROWS
-        if problem.function.part.chooses:  # what is loaded together also gives the bound
-            best = READER_OF_TOP
+        if problem.function.part.chooses:
+            best = self._best_of_top(problem, rows / arch.multiprocessors)
         elif self.keeps_packs(problem) and many_rows:
             if cut or problem.function.part.numbers == THIRD_SUM:
                 best = CUT_READER_OF_LONG_ROWS if many_cols else CUT_READER
@@ -256,6 +262,15 @@ class Online(Strategy):
             best = CUT_READER
         unroll, threads = best
         return (-self.pack_size, abs(self.unroll - unroll), abs(self.block_size - threads))
+
+    def _best_of_top(self, problem: Problem, rows: float) -> tuple[int, int]:
+        """Return the best packs and threads where a multiprocessor chooses from so many rows."""
+        wide = problem.cols >= WIDE_TOP
+        most = MOST_OF_WIDE_TOP if wide else MOST_OF_TOP
+        threads = next((n for limit, n in THREADS_OF_TOP if rows <= limit), most)
+        if not self.keeps_packs(problem):
+            return 3 if problem.dtype.itemsize == 2 else 4, threads
+        return 6 if wide and rows > THREADS_OF_TOP[-1][0] else 4, threads
 
     def _rank_of_two_passes(self, problem: Problem) -> tuple[float, ...]:
         """Order candidates: wide packs, a block near 5 packs a thread, then few rounds of loads."""
@@ -272,7 +287,10 @@ class Online(Strategy):
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """Two reads and a write instead of one of each, by as many SMs as there are rows."""
         if not problem.writes_elements and problem.function.reduces:
-            least = OF_NARROW_READS if problem.cols < NARROW else OF_READS
-            least = max(least, OF_TOP) if problem.function.part.chooses else least
-            return min(MOST, max(least, FEW_READS * arch.multiprocessors / max(1, rows)))
+            chooses = problem.function.part.chooses
+            many = chooses and rows > MANY_OF_TOP * arch.multiprocessors
+            narrow = problem.cols < (NARROW_OF_TOP if many else NARROW)
+            least = OF_NARROW_READS if narrow else OF_READS
+            few = FEW_OF_TOP if chooses else FEW_READS
+            return min(MOST, max(least, few * arch.multiprocessors / max(1, rows)))
         return min(MOST, max(OF_WRITES, arch.multiprocessors / max(1, rows)))

@@ -57,6 +57,11 @@ _REFUSED: tuple[tuple[str, tuple[str, ...], tuple[Value, ...]], ...] = (
         (("strategy", "online"),),
     ),
     (
+        "while a row is read what is larger than one id is counted",
+        ("ranked_log_probs_top1_k3", "ranked_log_probs_top64_k64"),
+        (("strategy", "online"),),
+    ),
+    (
         "groups must divide the columns, of which a launch says how many there are",
         _CHOICES_OF_GROUPS[1:],  # 3 do not divide the most columns
         (("layout", "AnyWidth"),),

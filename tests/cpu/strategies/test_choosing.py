@@ -66,17 +66,8 @@ ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
         (K8, "float32", 4096, "cluster", "slots[lane].found[i]", "slots[lane].found[0]"),
         (K8, "float32", 4096, "cluster", "push(keys[i], slot", "push(nothing(), slot"),
         (K8, "float32", 4096, "cluster", "& -128) + i", "& -128) + 128 + i"),
-        (K8, "float32", 4096, "online", "if (!is_chosen(least, board)) {", "if (false) {"),
-        (K8, "float32", 4096, "online", "col + first / kPack * kStride", "col"),
+        (K8, "float32", 4096, "online", "(!is_chosen(least, board))", "(is_chosen(least, board))"),
         (K8, "float32", 4096, "online", "of_thread.d * exponential", "exponential"),
-        (
-            K8,
-            "bfloat16",
-            4096,
-            "online",
-            "high_of(pairs[i / 2]) : low_of",
-            "low_of(pairs[i / 2]) : low_of",
-        ),
         (
             "topk_softmax_k64",
             "float32",
@@ -117,6 +108,13 @@ def test_what_is_broken_is_seen(
     assert objections([broken(source, old, new)])
 
 
+# Of slots of 2 packs, and of rows that begin anywhere.
+SLOTS = f"{K8}_f32_5000_online_p1_u2_b128"
+ENDS = f"{K8}_f32_4099_online_p4_u2_b128"
+MANY_PACKS = f"{K8}_f32_8000_online_p1_u1_b1024"
+OF_RAW = f"{K8}_bf16_4096_online_p8_u4_b128"
+RANKED_RAW = "ranked_log_probs_top8_bf16_4096_online_p8_u2_b128"
+RANKED = "ranked_log_probs_top8_f32_4099_online_p4_u2_b128"
 OF_PACKS = f"{K8}_bf16_256_warp_p8_c64_g4_r1_b128_pk"
 OF_FEW_PACKS = f"{K8}_bf16_64_warp_p8_c8_g8_r1_b128_pk"
 
@@ -144,6 +142,38 @@ OF_FEW_PACKS = f"{K8}_bf16_64_warp_p8_c8_g8_r1_b128_pk"
     ],
 )
 def test_what_is_broken_in_merges_is_seen(name: str, old: str, new: str) -> None:
+    assert objections([broken(render(parse_name(name)), old, new)])
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (SLOTS, "slots[i] >= bound", "slots[i] > bound"),
+        (SLOTS, "highest >= bound ? first", "highest > bound ? first"),
+        (SLOTS, "slots[packs / kPacksOfSlot * kBlockSize]", "slots[0]"),
+        (MANY_PACKS, "if (packs % kPacksOfSlot) most", "if (false) most"),
+        (SLOTS, "slots + threadIdx.x", "slots"),
+        (SLOTS, "if (place < kBlockSize) hits", "hits"),
+        (SLOTS, "if (found <= kBlockSize) {", "if (true) {"),
+        (SLOTS, "visit.packs += kUnroll", "visit.packs += 1"),
+        (SLOTS, "const Col pack = slot % kBlockSize", "const Col pack = 0"),
+        (SLOTS, "slot / kBlockSize * kPacksOfSlot", "0"),
+        (SLOTS, "+ nth * kBlockSize", "+ nth"),
+        (SLOTS, "i < found * kPacksOfSlot", "i < found"),
+        (SLOTS, "+ i % kPacksOfSlot", "+ 0"),
+        (SLOTS, "if (threadIdx.x == 0) hits.count = 0;", "hits.count = 0;"),
+        (SLOTS, "__syncthreads();  // all have read the count", ""),
+        (ENDS, "thread < head", "thread < 0"),
+        (ENDS, "tail + thread < kCols", "tail + thread < 0"),
+        (OF_RAW, "high_of(pairs[i / 2]) : low_of", "low_of(pairs[i / 2]) : low_of"),
+        (RANKED_RAW, "__hgt2(pair, of_id)", "__hge2(pair, of_id)"),
+        (RANKED_RAW, "low_of(pair_count) + high_of(pair_count)", "low_of(pair_count)"),
+        (RANKED, "above += value > logit", "above += value >= logit"),
+        (RANKED, "above += value[0] > logit", "above += value[0] >= logit"),
+        (RANKED, "larger_of_warp += __shfl_xor_sync(0xffffffff, larger_of_warp, step);", ""),
+    ],
+)
+def test_what_is_broken_in_slots_is_seen(name: str, old: str, new: str) -> None:
     assert objections([broken(render(parse_name(name)), old, new)])
 
 

@@ -31,7 +31,7 @@ HOOKS: tuple[tuple[str, ...], ...] = (
     *((), ("scale",), ("scalerow",), ("mask",), ("softcap",), ("lengths",)),
     *(("scale", "biasf32"), ("scaleany", "causal")),
 )
-STRATEGIES = ("warp", "block", "safe", "cluster")
+STRATEGIES = ("warp", "block", "safe", "cluster", "online")
 VOCABULARIES = (128256, 151937)
 
 
