@@ -111,7 +111,7 @@ class Online(Strategy):
             self.parts == 1 or not isinstance(problem.layout, AnyWidth),
             "parts must be 1 where a launch says how wide rows are: their size is a constant",
         )
-        if self.min_blocks != 1:
+        if self.min_blocks != 1 or (function.ranked and self.keeps_packs(problem)):
             held, others = self._held(problem, arch), self._others(problem, arch)
             self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
@@ -152,6 +152,8 @@ class Online(Strategy):
         if problem.function.reduces:
             newer = bool(problem.function.modifiers) and arch.compute_capability >= (10, 0)
             more = problem.function.part.walk_registers + registers.READER_TARGET * newer
+            if problem.function.ranked and arch.compute_capability < (9, 0):
+                more += registers.READER_RANK * self.unroll
             return registers.READER + more
         aligned = problem.alignment >= self.pack_size
         more = 0 if aligned else registers.WRITER_ENDS[problem.dtype.itemsize]

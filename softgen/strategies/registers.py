@@ -171,6 +171,8 @@ def _most_walked(problem: Problem, arch: Arch, block_size: int) -> int:
 READER = 24
 # Of a row's target on sm_100 and later, where 8 to 24 bytes were spilled beside packs without.
 READER_TARGET = 8
+# Of a pack whose larger elements are counted, before sm_90: 8 to 48 bytes were spilled without.
+READER_RANK = 2
 # Before sm_80, which has no maximum of packed numbers, ptxas takes 4 for each of such packs: 24 of
 # them took up to 128 for entropies, and 64 spilled 24 to 1750 bytes on sm_75.
 OLD_PACKS = 4
