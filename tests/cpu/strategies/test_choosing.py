@@ -177,6 +177,14 @@ def test_what_is_broken_in_slots_is_seen(name: str, old: str, new: str) -> None:
     assert objections([broken(render(parse_name(name)), old, new)])
 
 
+@pytest.mark.parametrize(
+    "setting", ["99_lengthsi64_online_p4_u4_b128", "1003_causal_online_p4_u2_b128"]
+)
+def test_slots_of_rows_that_end_early_and_begin_anywhere(setting: str) -> None:
+    """The emulator tells of slots that are looked at and that no thread wrote."""
+    assert objections([render(parse_name(f"ranked_log_probs_top8_f32_{setting}"))]) == []
+
+
 @pytest.mark.parametrize("cols", [64, 96, 160, 256, 384])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_all_settings_of_packs_choose_the_same(dtype: str, cols: int) -> None:
