@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.sliced import Sliced
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.strategies.warp import Warp
+from softgen.verify.pairwise import pairwise
 from tests.helpers.drawn import archs, problems
 from tests.helpers.single import BOTH
 
@@ -450,3 +452,13 @@ def test_sources_are_values_with_a_digest_of_their_text() -> None:
     assert re.fullmatch("[0-9a-f]{64}", one.sha256)
     assert one.symbol == one.name != other.symbol == other.name
     assert one.name == one.variant.name
+
+
+def test_each_helper_is_called_or_marked_as_one_that_may_not_be() -> None:
+    """nvcc warns of others where people compile an emitted file. It does not of templates."""
+    for variant in pairwise():
+        text = re.sub("//.*", "", render(variant).text)
+        helpers = re.findall(r"^(?<!>\n)__device__ [^;{}()]*?(\w+)\(", text, re.MULTILINE)
+        words = Counter(re.findall(r"\w+", text))
+        uncalled = [name for name in {*helpers} if words[name] <= helpers.count(name)]
+        assert uncalled == [], variant.name
