@@ -10,7 +10,7 @@
 //   rows: int64 number (long long); the arguments come in this order
 //   a row of lse = -inf, or +inf in a row of lse = +inf, gives NaN; else -inf has p = 0
 //   aligned: x, probs and dx to 16 bytes (then every row is)
-// Strategy online: 32 blocks share a row, of which nothing is found; any size and alignment.
+// Strategy online: 32 blocks share a row, of which nothing is found.
 //   grid:    rows * 32 blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1
 //   block:   1-D, exactly 128 threads, 0 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c

@@ -8,7 +8,7 @@
 //   rows: int64 number (long long); the arguments come in this order
 //   loss is NaN for a row with NaN, +inf or only -inf, or -inf where probs is 0
 //   aligned: x and probs to 16 bytes (then every row is)
-// Strategy online: one block strides over a row, (max, sum, below) parts; any size and alignment.
+// Strategy online: one block strides over a row, (max, sum, below) parts.
 //   grid:    rows blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1
 //   block:   1-D, exactly 512 threads, 256 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c

@@ -5,7 +5,7 @@
 //   rows: int64 number (long long); the arguments come in this order
 //   a row with NaN or +inf, or of only -inf, gives NaN; else -inf adds nothing
 //   aligned: x to 16 bytes (then every row is)
-// Strategy online: one block strides over a row, (max, sum, dot) parts; any size and alignment.
+// Strategy online: one block strides over a row, (max, sum, dot) parts.
 //   grid:    rows blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1
 //   block:   1-D, exactly 256 threads, 96 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c entropy_bf16_151936_online_p8_u6_b256_m4.cu

@@ -7,7 +7,7 @@
 //   rows: int64 number (long long); the arguments come in this order
 //   a pair of NaN, or of a row of only -inf, gives NaN everywhere; else -inf gives 0
 //   aligned: x and y to 16 bytes (then every row is)
-// Strategy online: 8 blocks share a row, of which nothing is found; any size and alignment.
+// Strategy online: 8 blocks share a row, of which nothing is found.
 //   grid:    rows * 8 blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1
 //   block:   1-D, exactly 128 threads, 0 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c

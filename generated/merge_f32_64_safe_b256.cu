@@ -7,7 +7,7 @@
 //   rows: int64 number (long long); the arguments come in this order
 //   a row with NaN or +inf gives NaN twice, one of only -inf gives -inf and 0
 //   aligned: ms and ds to 16 bytes (then every row is)
-// Strategy safe: one block a row, two passes; any size and alignment; the oracle of the tuner.
+// Strategy safe: one block a row, two passes; the oracle of the tuner.
 //   grid:    rows blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1
 //   block:   1-D, exactly 256 threads, 32 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c merge_f32_64_safe_b256.cu

@@ -9,6 +9,8 @@
 //   lse: float32 [rows], contiguous
 //   rows: int64 number (long long); the arguments come in this order
 //   a row with NaN or +inf, or of only -inf, gives NaN; a rank beside NaN is -1
+//   the best come largest first, of equal ones the lower column; their columns are top_ids
+//   a rank is how many elements of the row are larger; an id that is no column has NaN and -1
 //   aligned: x to 16 bytes (then every row is)
 // Strategy warp: a row in the registers of a warp.
 //   grid:    ceil(rows / 4) blocks; 1-D, rows >= 1

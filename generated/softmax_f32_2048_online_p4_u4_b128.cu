@@ -5,7 +5,7 @@
 //   rows: int64 number (long long); the arguments come in this order
 //   a row with NaN or +inf, or of only -inf, gives NaN everywhere; else -inf gives 0
 //   aligned: x and y to 16 bytes (then every row is)
-// Strategy online: one block strides over a row, (max, sum) pairs; any size and alignment.
+// Strategy online: one block strides over a row, (max, sum) pairs.
 //   grid:    rows blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1
 //   block:   1-D, exactly 128 threads, 32 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c softmax_f32_2048_online_p4_u4_b128.cu

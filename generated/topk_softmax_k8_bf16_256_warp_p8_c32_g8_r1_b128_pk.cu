@@ -6,6 +6,7 @@
 //   ids: int32 [rows][8], contiguous
 //   rows: int64 number (long long); the arguments come in this order
 //   a row with NaN or +inf, or of only -inf, gives NaN and the first ids; -inf has weight 0
+//   the chosen come largest first, of equal ones the lower column
 //   aligned: x to 16 bytes (then every row is)
 // Strategy warp: a row in the registers of 8 lanes.
 //   grid:    ceil(rows / 16) blocks; 1-D, rows >= 1

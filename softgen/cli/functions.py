@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from softgen.cli import options, output
-from softgen.problems.functions import SUFFIXES, all_functions
+from softgen.problems.functions import SUFFIXES, all_functions, rules
 
 
 def functions(json: options.JsonOption = False) -> None:
@@ -22,3 +22,5 @@ def functions(json: options.JsonOption = False) -> None:
     found = [each for each in all_functions() if not each.twin]
     output.table(("function", "computes"), ((each.name, each.formula) for each in found))
     output.note(SUFFIXES)
+    for rule in rules().values():
+        output.note(f"there are {rule}")

@@ -91,7 +91,7 @@ def run(
         typer.Option(
             "--operand",
             metavar="NAME=FILE",
-            help="A .npy file for another input of the function, for example maxima=m.npy.",
+            help="Another input of the function: a .npy file or a number, as in maxima=m.npy.",
             hidden=True,
         ),
     ] = None,

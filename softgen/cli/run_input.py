@@ -230,6 +230,8 @@ def _number(operand: Operand, given: Path | None, arrays: Mapping[str, NDArray[A
             f"--operand {operand.name} is a number, as {operand.name}={operand.default or 1}, "
             f"got {given}"
         ) from None
+    if isinstance(operand.dtype, Integer) and not number.is_integer():
+        raise InvalidValueError(f"--operand {operand.name} must be a whole number, got {given}")
     if operand.accepts.startswith("finite") and not math.isfinite(number):
         raise InvalidValueError(f"--operand {operand.name} must be finite, got {given}")
     return number
@@ -244,9 +246,10 @@ def _by_name(
     for text in given:
         name, _, path = text.partition("=")
         if not path or name not in names:
-            known = " and ".join(_spelled(option, operand) for operand in operands)
+            known = ", ".join(_spelled(option, operand) for operand in operands)
+            missing = f"has no {option} {name}" if path else f"takes a value in {option} {text}"
             raise InvalidValueError(
-                f"{option} {text}: {function.name} takes {known or f'no {option}'}"
+                f"{function.name} {missing}; it takes {known or f'no {option}'}"
             )
         if name in found:
             raise InvalidValueError(f"{option} {name}= is given twice")

@@ -366,7 +366,7 @@ def _check_integers(operand: Operand, result: Storage, exact: Storage) -> Accura
     place = ", ".join(map(str, index))
     message = (
         f"{len(wrong)} of {result.size} elements are wrong; the first is {operand.name}[{place}] "
-        f"= {result[index]}, wanted {exact[index]}"
+        f"= {result[index]}, wanted {int(exact[index])}"
     )
     return Accuracy(math.inf, 1.0, "relative", index, ok=False, message=message)
 

@@ -99,9 +99,9 @@ def _arguments(project: Project, group: Group) -> Iterator[str]:
     of_type = {
         kind: " and ".join(o.name for o in group.arrays if o.cuda == kind) for kind in ("X", "Y")
     }
-    outs = f"of {of_type['Y']}" if of_type["Y"] else "the same: no result has a type of its own"
-    yield f"in, out: a dispatcher's: the type of {of_type['X']}, and {outs}. {known}"
-    yield "cols: a dispatcher's: the elements of a row"
+    outs = f"that of {of_type['Y']}" if of_type["Y"] else "the same"
+    yield f"in, out: of a dispatcher: the type of {of_type['X']}, and {outs}: {known}"
+    yield "cols: of a dispatcher: the elements of a row"
     double = any(DType.FLOAT64 in pair for pair in pairs)
     arithmetic = "float32, or float64 where in or out is," if double else "float32"
     types = {"X": "in", "Y": "out", "Compute": arithmetic}
@@ -120,6 +120,9 @@ def _arguments(project: Project, group: Group) -> Iterator[str]:
             shape = f"[elements], those of a row from {first} on, where divisors are 1 or more"
         place = f"; may be {operand.may_be} where in is out" if operand.may_be else ""
         yield f"{name}: {types.get(operand.cuda, operand.dtype.value)} {shape}{place}"
+    if not problem.hooks and problem.function.non_finite:
+        yield problem.function.non_finite
+    yield from problem.function.remarks
     step = problem.layout.step
     yield f"rows: 0 or more{f', a multiple of {step}' if step > 1 else ''}"
 

@@ -388,10 +388,11 @@ class Strategy(abc.ABC):
         A thread needs `held` registers for elements, and `others`.
         """
         threads = min_blocks * block_size
+        most = arch.threads_per_multiprocessor
         self.require(
-            min_blocks >= 1 and threads <= arch.threads_per_multiprocessor,
-            f"min_blocks must be at least 1, and {min_blocks} x {block_size} threads fit an SM of "
-            f"{arch.name}, which holds {arch.threads_per_multiprocessor}",
+            min_blocks >= 1 and threads <= most,
+            f"min_blocks must be from 1 to {most // block_size}, got {min_blocks}: an SM of "
+            f"{arch.name} holds {most} threads, and a block has {block_size}",
         )
         registers = min(
             arch.registers_per_multiprocessor // max(1, threads) // 8 * 8, MOST_REGISTERS

@@ -130,9 +130,10 @@ class Online(Strategy):
         """Return what the file of `problem` does, for its header."""
         if not problem.function.reduces:
             blocks = f"{self.parts} blocks share" if self.parts > 1 else "one block strides over"
-            return f"{blocks} a row, of which nothing is found; any size and alignment"
-        parts = problem.function.part.plural
-        return f"one block strides over a row, {parts}; any size and alignment"
+            return f"{blocks} a row, of which nothing is found"
+        if problem.function.part.chooses:
+            return "one block strides over a row, and loads again what may be chosen"
+        return f"one block strides over a row, {problem.function.part.plural}"
 
     def _caps(self, problem: Problem) -> bool:
         """Return whether it is known how many registers a thread needs."""

@@ -51,7 +51,7 @@ class Safe(Strategy):
         function = problem.function
         finds = (1 + function.part.has_maximum) if function.reduces else 0
         passes = ("one pass", "two passes", "three passes")[finds + problem.writes_elements - 1]
-        return f"one block a row, {passes}; any size and alignment; the oracle of the tuner"
+        return f"one block a row, {passes}; the oracle of the tuner"
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one partial result per warp in shared memory.

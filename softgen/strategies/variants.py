@@ -82,8 +82,8 @@ class Variant:
         """The architectures that it is for, in words: the oldest, and newer ones without room."""
         newer = itertools.dropwhile(lambda name: not self._fits[name], self._fits)
         without = [name for name in newer if not self._fits[name]]
-        rest = f"but {', '.join(without)}" if without else "on"
-        return f"any architecture from {self.oldest_arch} {rest}"
+        rest = f", except {', '.join(without)}" if without else ""
+        return f"any architecture from {self.oldest_arch} on{rest}"
 
     @functools.cached_property
     def _fits(self) -> dict[str, bool]:

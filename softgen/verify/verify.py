@@ -16,6 +16,7 @@ from softgen.errors import InvalidValueError, PluginError
 from softgen.plugins import AUTHORS, told
 from softgen.problems.dtypes import DType
 from softgen.problems.functions.base import Function
+from softgen.problems.numerics import unit_of
 from softgen.source.render import Source, raise_added_fault, render
 from softgen.strategies.variants import Variant
 from softgen.verify.emulated import on_emulator
@@ -80,12 +81,15 @@ class Report:
 
     def add(self, variant: Variant, results: Sequence[Verdict]) -> None:
         """Record the results of one variant."""
-        strategy, dtype = variant.strategy.name, variant.problem.out_dtype.value
+        strategy, problem = variant.strategy.name, variant.problem
         self.checked += 1
         self.by_strategy[strategy] = self.by_strategy.get(strategy, 0) + 1
         for verdict in results:
-            if verdict.accuracy is not None:
-                self.worst[dtype] = max(self.worst.get(dtype, 0.0), verdict.accuracy.worst)
+            if (accuracy := verdict.accuracy) is not None:
+                # A result of a kind of its own is in the type of the arithmetic.
+                own = accuracy.unit != unit_of(problem.out_dtype)
+                kind = (problem.compute_dtype if own else problem.out_dtype).value
+                self.worst[kind] = max(self.worst.get(kind, 0.0), accuracy.worst)
         wrong = [verdict.objection for verdict in results if verdict.objection]
         if wrong:
             self.failed += 1

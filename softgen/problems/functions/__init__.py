@@ -52,15 +52,23 @@ def _shipped_named(name: str) -> Function | None:
 _SUFFIX = r"lse|entropy|i32|k\d{1,2}"
 _ORDER = ("l", "e", "i", "k")
 
-# Names that are too many to list.
 SUFFIXES = (
-    "those of targets or ids also end in _i32, for 32 bits, and ranked_log_probs, token_log_probs "
-    "and its gradient in _k2 to _k64, for so many ids a row"
+    "those of targets or ids also end in _i32, for 32 bits, and token_log_probs and its gradient "
+    "in _k2 to _k64, for so many ids a row"
 )
+
+
+def rules() -> dict[str, str]:
+    """Return what names a module has that are too many to list, by the stem of all of them."""
+    found = {each.__name__.rpartition(".")[2]: getattr(each, "NAMES", "") for each in _modules()}
+    return {stem: rule for stem, rule in found.items() if rule}
 
 
 def unknown_function(name: str) -> str:
     """Return the message for a name that no function has, with the likely one."""
+    stems = [stem for stem in rules() if name == stem or name.startswith(f"{stem}_")]
+    if stems:
+        return f"unknown function {name!r}; such names are {rules()[max(stems, key=len)]}"
     known = [function.name for function in all_functions() if not function.twin]
     return unknown("function", name, known, f"; {SUFFIXES}", meant=_meant(name, known))
 

@@ -147,6 +147,11 @@ class Function(abc.ABC):
         return ""
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else a caller has to know of the results, a line each, for headers."""
+        return ()
+
+    @property
     def shifts(self) -> bool:
         """Whether elements are taken relative to a maximum of the row, and not to its lse."""
         return True

@@ -35,6 +35,10 @@ class RankedLogProbs(OfIds):
     k: int = 20
 
     non_finite = "a row with NaN or +inf, or of only -inf, gives NaN; a rank beside NaN is -1"
+    remarks = (
+        "the best come largest first, of equal ones the lower column; their columns are top_ids",
+        "a rank is how many elements of the row are larger; an id that is no column has NaN and -1",
+    )
     barred = frozenset({"sink"})  # a sink, which is no column that an id could name
     shardable = False  # shards exchange no choices
     part = TOP
@@ -161,6 +165,10 @@ FUNCTIONS = (
     RankedLogProbs(Integer.INT32, count=3, k=1),
 )
 
+NAMES = (
+    f"ranked_log_probs_top1 to ranked_log_probs_top{MOST_CHOSEN}, then, in this order, _i32 for "
+    f"ids of 32 bits and _k2 to _k{MOST_IDS} for so many ids a row"
+)
 _NAME = re.compile(r"ranked_log_probs_top(\d+)(_i32)?(?:_k(\d+))?")
 
 

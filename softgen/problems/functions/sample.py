@@ -60,6 +60,7 @@ class Sample(Function):
     formula = "ids, drawn by softmax(x / temperature), and log p of them"
     call = "softgen.sample(x, seed=s)"
     non_finite = "a row with NaN or +inf, or of only -inf, gives log_probs NaN and id 0"
+    remarks = ("so does a row whose temperature is below 0 or no finite number",)
     barred = frozenset({"sink"})  # a sink, which is no column that could be drawn
 
     @property
@@ -107,7 +108,7 @@ class Sample(Function):
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
         if cols < self.least_cols:
-            return f"{self.k} of a row are chosen, of at least as many columns, got {cols}"
+            return f"{self.name} takes rows of at least {self.k} columns, got {cols}"
         return "" if cols <= MOST_COLS else f"cols must be at most {MOST_COLS}, got {cols}"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
@@ -122,6 +123,8 @@ class Sample(Function):
             return number_input(name, compute, "Compute", accepts, default)
 
         top_k = "how many of the largest may be drawn, 0 or less for all"
+        if self.k:
+            top_k = f"how many of the largest may be drawn, from 1 to {self.k}; else it is {self.k}"
         filters = (
             row_ids("top_k", kind)
             if self.rows
@@ -278,6 +281,10 @@ FUNCTIONS = (
     Sample(k=32, rows=True, seeds=True),
 )
 
+NAMES = (
+    f"sample, sample_filtered, {', '.join(f'sample_k{k}' for k in CAPACITIES)}, then, in this "
+    "order, _rows and _seeds"
+)
 _NAME = re.compile(r"sample(_filtered)?(?:_k(\d+))?(_rows)?(_seeds)?")
 
 

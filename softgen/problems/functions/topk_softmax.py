@@ -106,6 +106,13 @@ class TopkSoftmax(Chosen):
         return f"a row with {rows} gives NaN and the first ids; -inf has weight 0"
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """The order, and what a bias has no part in."""
+        scores = "sigmoid(x)" if self.sigmoid else "softmax(x)"
+        order = "the chosen come largest first, of equal ones the lower column"
+        return (order, *([f"weights are of {scores}, without choice_bias"] * self.bias))
+
+    @property
     def chosen(self) -> int:
         """How many elements of a row are chosen."""
         return self.k
@@ -323,6 +330,10 @@ FUNCTIONS = (
     TopkSoftmax(k=20, renormalize=True),
 )
 
+NAMES = (
+    f"topk_softmax_k1 to topk_softmax_k{MOST_CHOSEN}, then, in this order, _sigmoid, _bias, _g8of4 "
+    f"for 4 of 8 groups, of {MOST_GROUPS} at most, and _norm"
+)
 _NAME = re.compile(r"topk_softmax_k(\d+)(_sigmoid)?(_bias)?(?:_g(\d+)of(\d+))?(_norm)?")
 
 

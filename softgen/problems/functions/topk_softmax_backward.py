@@ -158,6 +158,12 @@ FUNCTIONS = (
 )
 
 
+NAMES = (
+    f"topk_softmax_backward_k1 to topk_softmax_backward_k{MOST_CHOSEN}, then, in this order, "
+    "_sigmoid and _norm"
+)
+
+
 def function_of(name: str) -> Function | None:
     """Return the function called `name`, or None."""
     match = re.fullmatch(r"topk_softmax_backward_k(\d+)(_sigmoid)?(_norm)?", name)

@@ -50,7 +50,9 @@ def test_random_rows_need_no_files_and_wrong_numbers_are_told(tmp_path: Path) ->
     assert "--operand z_loss must be finite, got nan" in message
     assert "give --operand target=FILE.npy" in refused(2, *asked)
     message = refused(2, *asked, "--operand", "targets=3")
-    assert "--operand target=FILE.npy and --operand ignore_index=-100 and" in message
+    assert "--operand target=FILE.npy, --operand ignore_index=-100, " in message
+    message = refused(2, *asked, *target, "--operand", "ignore_index=1.5")
+    assert "--operand ignore_index must be a whole number, got 1.5" in message
     backward = ("run", "--function", "cross_entropy_backward", "--input", tmp_path / "x.npy", *CPU)
     assert refused(2, *backward, *target) == (
         "cross_entropy_backward takes lse and upstream too; give --operand lse=FILE.npy --operand "

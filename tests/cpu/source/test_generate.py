@@ -101,7 +101,7 @@ def test_a_device_with_more_sms_keeps_its_architecture() -> None:
         source = softgen.generate("softmax", "float32", 2**24, variant="cooperative", sms=sms)
         assert source.variant.launch.multiprocessors == sms
         assert "-arch=sm_90 -c" in source.text
-        assert "# any architecture from sm_90 but sm_120\n" in source.text
+        assert "# any architecture from sm_90 on, except sm_120\n" in source.text
 
 
 def test_rows_that_several_devices_hold() -> None:

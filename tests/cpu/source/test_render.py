@@ -226,7 +226,7 @@ def test_the_header_names_the_oldest_architecture_with_room() -> None:
     full = "softmax_f32_1000_block_p4_c8_g128_b128_m12"
     assert [parse_name(name).oldest_arch for name in (wide, full)] == ["sm_80", "sm_80"]
     wider = parse_name("softmax_bf16_60000_shared_p8_b512_y0_s1_n0")
-    assert wider.arch_rule == "any architecture from sm_80 but sm_86, sm_89, sm_120"
+    assert wider.arch_rule == "any architecture from sm_80 on, except sm_86, sm_89, sm_120"
 
 
 def test_the_compile_line_names_the_architecture_that_is_asked_for() -> None:
@@ -452,6 +452,16 @@ def test_sources_are_values_with_a_digest_of_their_text() -> None:
     assert re.fullmatch("[0-9a-f]{64}", one.sha256)
     assert one.symbol == one.name != other.symbol == other.name
     assert one.name == one.variant.name
+
+
+def test_headers_say_what_else_a_caller_has_to_know() -> None:
+    told = 0
+    for variant in pairwise():
+        head = render(variant).text.partition("#include")[0]
+        remarks = variant.problem.function.remarks
+        assert all(f"//   {remark}\n" in head for remark in remarks), variant.name
+        told += len(remarks)
+    assert told > 100
 
 
 def test_each_helper_is_called_or_marked_as_one_that_may_not_be() -> None:

@@ -77,7 +77,7 @@ def test_blocks_that_an_sm_must_hold_have_no_more_threads_than_it_has(arch: str,
     """2048 threads, and 1024: of these few registers it would hold more."""
     problem, known = Problem.of("softmax", "float32", 512), arch_named(arch)
     Block(4, 4, 128, 128, most).check(problem, known)
-    with pytest.raises(IllegalVariantError, match=f"{most + 1} x 128 threads fit an SM"):
+    with pytest.raises(IllegalVariantError, match=f"from 1 to {most}, got {most + 1}: an SM"):
         Block(4, 4, 128, 128, most + 1).check(problem, known)
 
 
