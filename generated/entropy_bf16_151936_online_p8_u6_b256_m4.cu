@@ -187,7 +187,7 @@ constexpr Compute kLn2 = 0.693147181f;
 constexpr Compute kLowest = -3.38953139e38f;  // of finite elements
 // From here on elements lie so far apart that exp(x - base) is 0 or 1.
 constexpr Compute kFar = 1048576;  // 2^20
-// By how much an element may be above the base: the maximum grows often, and by more seldom.
+// How far an element may be above the base. The maximum grows often by little, and rarely by more.
 constexpr Compute kSlack = 2.5f;
 
 // What changes where terms become relative to another base: all exponents by `exponent`, and so all

@@ -224,7 +224,7 @@ __device__ Compute logit_of(long long row, int k, const Row& state, const X* x) 
 
 // How many elements of these lanes are larger.
 __device__ int count_above(const Compute (&values)[kColsPerThread], Compute logit) {
-  Compute above = 0;  // of integers each sum waits for two instructions
+  Compute above = 0;  // an integer's sum takes two instructions in turn
 #pragma unroll
   for (Compute value : values) above += value > logit ? 1 : 0;
   int count = static_cast<int>(above);

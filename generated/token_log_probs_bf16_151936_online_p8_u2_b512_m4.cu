@@ -204,7 +204,7 @@ __device__ Compute largest(const Raw (&raw)[N]) {
 constexpr Compute kLog2E = 1.44269504f;
 // From here on elements lie so far apart that exp(x - base) is 0 or 1.
 constexpr Compute kFar = 1048576;  // 2^20
-// By how much an element may be above the base: the maximum grows often, and by more seldom.
+// How far an element may be above the base. The maximum grows often by little, and rarely by more.
 constexpr Compute kSlack = 2.5f;
 
 // What changes where terms become relative to another base: all exponents by `exponent`, and so all

@@ -2,8 +2,8 @@
 
 Lanes sort what they hold and merge their lists (templates/parts/top/part.cuh.j2). A block has a
 board in shared memory (templates/parts/top/board.cuh.j2): its threads give the largest of their
-elements, of which names are made. The k-th largest name is a bound: at least k elements are not
-behind it, and few more, unless elements and threads have the same order.
+elements, and the largest of some threads is a peak. The k-th largest peak is a bound: at least k
+elements are not behind it, and few more, unless elements and threads have the same order.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ def list_of(chosen: int) -> int:
     return int(2 ** (chosen - 1).bit_length())
 
 
-# A warp finds the k-th of 32 names by itself. Of random elements 31 are not behind the 20th name.
-# With only as many names as are chosen, five times as many elements would pass the bound.
-MOST_OF_FEW_NAMES = 24
-MANY_NAMES = 128
+# A warp finds the k-th of 32 peaks by itself. Of random elements 31 are not behind the 20th peak.
+# With only as many peaks as are chosen, five times as many elements would pass the bound.
+MOST_OF_FEW_PEAKS = 24
+MANY_PEAKS = 128
 
 # Keys that a block has a place for. It looks for a nearer bound where more are found, and before it
 # compares more than MANY with each other.
 MOST_FOUND = 512
 MANY = 128
-LEAST_ROW_NAMES = 64
+LEAST_ROW_PEAKS = 64
 
 # Shared memory for the largest elements of what threads of a walk visit together.
 SLOT_BYTES = 24576
@@ -89,18 +89,18 @@ SLOT_BYTES = 24576
 MOST_OF_CHUNK = 8  # elements that are compared with a bound at once
 
 
-def names(chosen: int, threads: int) -> int:
-    """Return how many names make a bound, where so many elements are chosen."""
-    return WARP_SIZE if chosen <= MOST_OF_FEW_NAMES else min(MANY_NAMES, threads)
+def peaks(chosen: int, threads: int) -> int:
+    """Return how many peaks make a bound, where so many elements are chosen."""
+    return WARP_SIZE if chosen <= MOST_OF_FEW_PEAKS else min(MANY_PEAKS, threads)
 
 
-def lanes_of_name(chosen: int, threads: int) -> int:
-    """Return how many lanes share one of the names that the blocks of a row tell each other.
+def lanes_of_peak(chosen: int, threads: int) -> int:
+    """Return how many lanes share one of the peaks that the blocks of a row tell each other.
 
-    With 64 names of a row, and twice as many as are chosen, the elements that pass the bound are at
-    most 1.4 times those chosen. All blocks compare all names of the `threads` of a row.
+    With 64 peaks of a row, and twice as many as are chosen, the elements that pass the bound are at
+    most 1.4 times those chosen. All blocks compare all peaks of the `threads` of a row.
     """
-    wanted = max(LEAST_ROW_NAMES, 2 * chosen)
+    wanted = max(LEAST_ROW_PEAKS, 2 * chosen)
     return max(n for n in (1, 2, 4, 8, 16, 32) if n == 1 or threads // n >= wanted)
 
 
@@ -110,10 +110,10 @@ def exchange_bytes(problem: Problem, blocks: int, block_size: int) -> int:
     sent = -(-chosen // WARP_SIZE) * WARP_SIZE
     slot = sent * problem.key_bytes + number * (1 + 2 * problem.function.sums)
     slots = blocks * -(-slot // 8) * 8
-    names = blocks * block_size // lanes_of_name(chosen, blocks * block_size)
-    warps = -(-min(names, block_size) // WARP_SIZE)
-    of_names = names * number + (warps + warps % 2) * number + 8
-    return slots + of_names
+    count = blocks * block_size // lanes_of_peak(chosen, blocks * block_size)
+    warps = -(-min(count, block_size) // WARP_SIZE)
+    of_peaks = count * number + (warps + warps % 2) * number + 8
+    return slots + of_peaks
 
 
 def most_found(chosen: int, strategy: Strategy) -> int:
@@ -169,7 +169,7 @@ def board_bytes(problem: Problem, strategy: Strategy, threads: int) -> int:
     """Return the shared memory of a board."""
     function, number, key = problem.function, problem.compute_dtype.itemsize, problem.key_bytes
     warps, held = threads // WARP_SIZE, isinstance(strategy, Sliced)
-    many = names(function.chosen, threads)
+    many = peaks(function.chosen, threads)
     keys, numbers, words = most_found(function.chosen, strategy) + function.chosen, 0, threads + 1
     words += "cluster_size" in strategy.knobs
     if many > WARP_SIZE:

@@ -363,7 +363,9 @@ def test_the_example_says_that_there_is_no_gpu_and_that_nothing_was_computed(
         ctypes.CDLL(None).fflush(None)
         return capfd.readouterr().out
 
-    assert said().startswith("nothing was computed")
+    text = said()
+    assert text.startswith("nothing was computed")
+    assert text.endswith("it was refused, as it has to be\n")
     ctypes.c_int.in_dll(made.handle, "stub_error").value = 100
     assert said() == "FAILED: there is no GPU to run on (an error of the stub)\n"
     assert made.take() == []

@@ -101,7 +101,7 @@ BREAKS = (
     ("cluster", "add_larger(larger_of_blocks", "add_larger(larger_of_warps"),
     ("packed", "low_of(pair_count) + high_of(pair_count)", "2 * low_of(pair_count)"),
     ("cluster", "all < kChosen", "all < 1"),
-    ("cluster", "names.of_row + rank * kNamesOfBlock", "names.of_row"),
+    ("cluster", "peaks.of_row + rank * kPeaksOfBlock", "peaks.of_row"),
     ("cluster", "if (i < count) push(keys[i]", "if (i < count) push(keys[0]"),
     ("safe", "values[0] > logits[k]", "values[0] > logits[0]"),
     ("safe", "id = first + k < kIds ? first + k : 0", "id = k"),
