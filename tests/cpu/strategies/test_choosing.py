@@ -139,15 +139,6 @@ OF_FEW_PACKS = f"{K8}_bf16_64_warp_p8_c8_g8_r1_b128_pk"
         (OF_FEW_PACKS, "order_keys(both);", ""),
         (OF_FEW_PACKS, "later ? last_of(", "!later ? last_of("),
         (OF_FEW_PACKS, "(p * kLanes + lane) * kPackSize", "p * kLanes * kPackSize"),
-    ],
-)
-def test_what_is_broken_in_merges_is_seen(name: str, old: str, new: str) -> None:
-    assert objections([broken(render(parse_name(name)), old, new)])
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
         (SLOTS, "slots[i] >= bound", "slots[i] > bound"),
         (SLOTS, "highest >= bound ? first", "highest > bound ? first"),
         (SLOTS, "slots[packs / kPacksOfSlot * kBlockSize]", "slots[0]"),
@@ -173,7 +164,7 @@ def test_what_is_broken_in_merges_is_seen(name: str, old: str, new: str) -> None
         (RANKED, "larger_of_warp += __shfl_xor_sync(0xffffffff, larger_of_warp, step);", ""),
     ],
 )
-def test_what_is_broken_in_slots_is_seen(name: str, old: str, new: str) -> None:
+def test_what_is_broken_in_merges_and_slots_is_seen(name: str, old: str, new: str) -> None:
     assert objections([broken(render(parse_name(name)), old, new)])
 
 
