@@ -8,7 +8,7 @@
 //   ids: int64 [rows], contiguous
 //   rows: int64 number (long long), at most 2147483647 (2^31 - 1); the arguments come in this order
 //   a row with NaN or +inf, or of only -inf, gives log_probs NaN and id 0
-//   so does a row whose temperature is below 0 or no finite number
+//   a temperature below 0, or no finite number, gives log_probs NaN and id 0
 //   aligned: x to 16 bytes (then every row is)
 // Strategy cluster: a row in the registers of a cluster of 16 blocks, parts pushed to the first.
 //   grid:    rows * 16 blocks; 1-D, rows >= 1

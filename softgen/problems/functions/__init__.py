@@ -66,9 +66,9 @@ def rules() -> dict[str, str]:
 
 def unknown_function(name: str) -> str:
     """Return the message for a name that no function has, with the likely one."""
-    stems = [stem for stem in rules() if name == stem or name.startswith(f"{stem}_")]
-    if stems:
-        return f"unknown function {name!r}; such names are {rules()[max(stems, key=len)]}"
+    near = {stem: rule for stem, rule in rules().items() if f"{name}_".startswith(f"{stem}_")}
+    if near:
+        return f"unknown function {name!r}; such names are {near[max(near, key=len)]}"
     known = [function.name for function in all_functions() if not function.twin]
     return unknown("function", name, known, f"; {SUFFIXES}", meant=_meant(name, known))
 

@@ -60,7 +60,7 @@ class Sample(Function):
     formula = "ids, drawn by softmax(x / temperature), and log p of them"
     call = "softgen.sample(x, seed=s)"
     non_finite = "a row with NaN or +inf, or of only -inf, gives log_probs NaN and id 0"
-    remarks = ("so does a row whose temperature is below 0 or no finite number",)
+    remarks = ("a temperature below 0, or no finite number, gives log_probs NaN and id 0",)
     barred = frozenset({"sink"})  # a sink, which is no column that could be drawn
 
     @property
