@@ -262,10 +262,20 @@ __device__ void make_keys(const Compute (&values)[kColsPerThread], int thread,
   for (int i = 0; i < kColsPerThread; ++i) keys[i] = key_of(values[i], column_at(i, thread));
 }
 
+// Reads the logits of a lane's ids.
+__device__ void read_logits(long long row, int lane, bool live, const Row& state, const X* x,
+                            Compute (&logits)[kIdPlaces]) {
+#pragma unroll
+  for (int place = 0; place < kIdPlaces; ++place) {
+    const int k = place * kLanes + lane;
+    if (live && k < kIds) logits[place] = logit_of(row, k, state, x);
+  }
+}
+
 // The row's results, by all lanes that chose: (x - max) - log(sum), as max + log(sum) would round
 // log(sum) away where max is large. A row with NaN has the first columns.
 __device__ void write_choice(long long row, const Top& whole, int lane, bool live,
-                             const int (&larger)[kIdPlaces], const Row& state, const X* x,
+                             const int (&larger)[kIdPlaces], const Compute (&logits)[kIdPlaces],
                              Compute* log_probs, Compute* top_log_probs, int* top_ids, int* ranks,
                              Compute* lse) {
   if (!live) return;
@@ -283,8 +293,7 @@ __device__ void write_choice(long long row, const Top& whole, int lane, bool liv
   for (int place = 0; place < kIdPlaces; ++place) {
     const int k = place * kLanes + lane;
     if (k >= kIds) continue;
-    const Compute logit = logit_of(row, k, state, x);
-    const Compute result = bad ? not_a_number() : (logit - whole.m) - log_of_sum;
+    const Compute result = bad ? not_a_number() : (logits[place] - whole.m) - log_of_sum;
     log_probs[row * kIds + k] = result;
     ranks[row * kIds + k] = result == result ? larger[place] : -1;
   }
@@ -320,6 +329,8 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
   int larger[kIdPlaces];
   count_larger(values, row, lane, true, state, x, larger);
   const Top whole = reduce_row(values, lane);
-  write_choice(row, whole, lane, true, larger, state, x, log_probs, top_log_probs, top_ids, ranks,
+  Compute logits[kIdPlaces];
+  read_logits(row, lane, true, state, x, logits);
+  write_choice(row, whole, lane, true, larger, logits, log_probs, top_log_probs, top_ids, ranks,
                lse);
 }

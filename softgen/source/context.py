@@ -226,8 +226,10 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
     choice_parameters = [array_of(name) if whole else single for name, single, whole in taken]
     choice_arguments = [array(name) if whole else name for name, _, whole in taken]
     if problem.function.ranked:
-        choice_parameters = ["const int (&larger)[kIdPlaces]", *declared]
-        choice_arguments = ["larger", *written]
+        results = problem.row_results
+        choice_parameters = ["const int (&larger)[kIdPlaces]", "const Compute (&logits)[kIdPlaces]"]
+        choice_parameters += [operand.parameter for operand in results]
+        choice_arguments = ["larger", "logits", *(operand.name for operand in results)]
     # Beside widened float32 it spilled 24 bytes in threads of 64 elements.
     packed = variant.strategy.knobs.get("packed", False)
     # Elements that stay packed meet hooks when they are widened.

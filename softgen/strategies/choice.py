@@ -104,6 +104,21 @@ def lanes_of_peak(chosen: int, threads: int) -> int:
     return max(n for n in (1, 2, 4, 8, 16, 32) if n == 1 or threads // n >= wanted)
 
 
+def lanes_of_each(keys: int, threads: int) -> int:
+    """Return how many lanes compare one of so many keys with all others, by so many threads."""
+    return max(n for n in (1, 2, 4, 8, 16, 32) if n == 1 or keys * n <= threads)
+
+
+def lanes_of_found(chosen: int, threads: int) -> int:
+    """Return how many lanes compare a key that was found, where thrice the chosen are at most."""
+    return lanes_of_each(3 * chosen, threads)
+
+
+def lanes_of_row_peak(peaks: int, threads: int) -> int:
+    """Return how many lanes compare one of a row's peaks, with an equal share of all."""
+    return math.gcd(lanes_of_each(peaks, threads), peaks)
+
+
 def exchange_bytes(problem: Problem, blocks: int, block_size: int) -> int:
     """Return the shared memory for what the blocks of a row tell each other about a choice."""
     chosen, number = problem.function.chosen, problem.compute_dtype.itemsize
@@ -111,7 +126,7 @@ def exchange_bytes(problem: Problem, blocks: int, block_size: int) -> int:
     slot = sent * problem.key_bytes + number * (1 + 2 * problem.function.sums)
     slots = blocks * -(-slot // 8) * 8
     count = blocks * block_size // lanes_of_peak(chosen, blocks * block_size)
-    warps = -(-min(count, block_size) // WARP_SIZE)
+    warps = -(-min(count * lanes_of_row_peak(count, block_size), block_size) // WARP_SIZE)
     of_peaks = count * number + (warps + warps % 2) * number + 8
     return slots + of_peaks
 
@@ -171,7 +186,6 @@ def board_bytes(problem: Problem, strategy: Strategy, threads: int) -> int:
     warps, held = threads // WARP_SIZE, isinstance(strategy, Sliced)
     many = peaks(function.chosen, threads)
     keys, numbers, words = most_found(function.chosen, strategy) + function.chosen, 0, threads + 1
-    words += "cluster_size" in strategy.knobs
     if many > WARP_SIZE:
         keys += 1
         words += many
