@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 SCORES = ("softmax", "sigmoid")
 
 
+class HookedTopkOptions(AxisOptions, total=False):
+    """What `topk_softmax` takes by name beside its own; docs/hooks.md says what hooks do."""
+
+    softcap: float | None
+    bias: Any
+    mask: Any
+
+
 def topk_softmax(
     x: Any,
     k: int,
@@ -33,7 +41,7 @@ def topk_softmax(
     renormalize: bool = False,
     scale: float = 1.0,
     out: Any = None,
-    **options: Unpack[AxisOptions],
+    **options: Unpack[HookedTopkOptions],
 ) -> tuple[Any, Any]:
     """Return the `k` largest scores along `axis` and their columns: x is read once.
 
@@ -54,7 +62,8 @@ def topk_softmax(
         renormalize: whether weights are divided by their sum.
         scale: a finite number that weights are times at last.
         out: where to write the weights, an array of their shape, dtype and device.
-        options: dim, tune, variant, batch_invariant and pdl, as in `softmax`.
+        options: dim, tune, variant, batch_invariant and pdl, as in `softmax`, and of its hooks,
+            which modify x before its scores, softcap, bias and mask.
 
     Returns:
         The weights, float32 (float64 if x is), and their columns, int32: arrays of x's library, of
@@ -76,7 +85,9 @@ def topk_softmax(
     single = function.k == 1
     if single and out is not None:
         out = out[..., 0]
-    weights, ids = call(function.name, x, options, AxisOptions, axis=axis, out=out, others=others)
+    weights, ids = call(
+        function.name, x, options, HookedTopkOptions, axis=axis, out=out, others=others
+    )
     return (weights[..., None], ids[..., None]) if single else (weights, ids)
 
 

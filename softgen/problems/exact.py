@@ -32,12 +32,16 @@ def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple
     if inputs[0].shape[0] == 0:  # of which there is no maximum
         one_row = (np.zeros((1, *i.shape[1:])) if np.ndim(i) else i for i in inputs)
         return tuple(each[:0] for each in reference(function, *one_row, wide=wide))
-    kind = np.longdouble if wide else np.float64
     with np.errstate(all="ignore"):
-        given = (np.asarray(each) for each in inputs)
-        exact = (each if each.dtype.kind in "iu" else each.astype(kind) for each in given)
-        results = function.reference(*exact)
+        results = function.reference(*widened(inputs, wide))
         return tuple(np.asarray(each, np.float64) for each in results)
+
+
+def widened(inputs: Sequence[Storage], wide: bool) -> tuple[Storage, ...]:
+    """Return inputs in float64, or `wide` in long double, and integers as they are."""
+    kind = np.longdouble if wide else np.float64
+    given = map(np.asarray, inputs)
+    return tuple(each if each.dtype.kind in "iu" else each.astype(kind) for each in given)
 
 
 def hooked(problem: Problem, inputs: Sequence[Storage]) -> tuple[Float64, ...]:

@@ -21,7 +21,7 @@ from softgen.problems.dtypes import FLOAT32_TINY, DType, ElementType, Float8, Fl
 from softgen.problems.exact import Float64 as Float64
 from softgen.problems.exact import Storage as Storage
 from softgen.problems.exact import exact_results as exact_results
-from softgen.problems.exact import gain, hooked, slack
+from softgen.problems.exact import gain, hooked, slack, widened
 from softgen.problems.exact import of_empty_row as of_empty_row
 from softgen.problems.exact import reference as reference
 from softgen.problems.operands import Extent, Limit, Measure, Operand
@@ -244,13 +244,15 @@ def check(
     Returns the accuracy of the result that is the furthest from its bound.
     """
     values = [decode(v, operand.dtype) for v, operand in zip(inputs, problem.inputs, strict=True)]
-    exact_inputs = hooked(problem, values)
+    exact_inputs = widened(hooked(problem, values), wide=False)
     wide = problem.compute_dtype is DType.FLOAT64
     exact = exact_results(problem, values, wide)
     with np.errstate(all="ignore"):
         got = (decode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
         off = slack(problem, exact_inputs[0])  # with the sink
-        exact = problem.function.settled(exact, tuple(got), *exact_inputs, off=off)
+        as_wide = widened(exact_inputs, wide)
+        exact = problem.function.settled(exact, tuple(got), *as_wide, off=off)
+        exact = widened(exact, wide=False)
         sizes = problem.function.magnitudes(*exact_inputs)
         if isinstance(off, np.ndarray):
             sizes = _with_moves(sizes, problem, exact_inputs, off)

@@ -225,6 +225,9 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
     taken = [(o.name, o.parameter, o.extent is Extent.ELEMENT) for o in problem.given]
     choice_parameters = [array_of(name) if whole else single for name, single, whole in taken]
     choice_arguments = [array(name) if whole else name for name, _, whole in taken]
+    if problem.function.chooses_scores and problem.enters:  # whose elements are read again
+        choice_parameters.insert(0, "const Row& state")
+        choice_arguments.insert(0, "state")
     if problem.function.ranked:
         results = problem.row_results
         choice_parameters = ["const int (&larger)[kIdPlaces]", "const Compute (&logits)[kIdPlaces]"]

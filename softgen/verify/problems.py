@@ -281,6 +281,9 @@ def hooked_problems() -> list[Problem]:
     for i, hooks in enumerate((("scalerow",), ("softcap", "mask"), ("scale", "causal"))):
         of = ("ranked_log_probs_top20", "ranked_log_probs_top1_k3")[i % 2]
         found.append(Problem.of(of, types[i], HOOK_WIDTHS[i % 2], hooks=hooks))
+    for i, hooks in enumerate((("softcap", "mask"), ("biasf32",), ("softcap", "biasbf16", "mask"))):
+        for j, of in enumerate(("topk_softmax_k8", "topk_softmax_k6_sigmoid_bias")):
+            found.append(Problem.of(of, types[(i + j) % 3], HOOK_WIDTHS[j], hooks=hooks))
     # Those to which the pair of a row is given, which is that of x as it is: no hook that would
     # make larger elements of it.
     for function in all_functions():
@@ -289,7 +292,7 @@ def hooked_problems() -> list[Problem]:
                 if "causal" not in function.barred:
                     found.append(Problem.of(function, DType.FLOAT32, HOOK_WIDTHS[0], hooks=hooks))
     # Gradients with respect to x as it is before hooks, which find lse of what those make of it.
-    sloped = [each for each in all_functions() if "causal" in each.barred and not each.twin]
+    sloped = [each for each in all_functions() if "mask" in each.barred and not each.twin]
     for i, function in enumerate(each for each in sloped if each.hookable and each.reduces):
         for j, hooks in enumerate((("softcap",), ("scale", "softcap"), ("scaleany",))):
             dtype, cols = types[(i + j) % len(types)], HOOK_WIDTHS[(i + j) % 2]

@@ -39,7 +39,6 @@ class Chosen(Function):
     k: int = 8
     sigmoid: bool = False
 
-    hookable = False  # the choice is made of the bits of x
     shardable = False  # shards exchange no choices
 
     @property
@@ -73,6 +72,8 @@ class TopkSoftmax(Chosen):
 
     template = "topk_softmax"
     part = TOP
+    # It has a scale of its own, of weights. A row that ends may have fewer columns than are chosen.
+    barred = frozenset({"scale", "sink", "lengths", "causal"})
 
     @property
     def name(self) -> str:

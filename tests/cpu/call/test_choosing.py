@@ -54,6 +54,32 @@ def test_arguments_name_the_function_and_are_its_inputs(world: World) -> None:
     assert world.last().function.name == "topk_softmax_k3"
 
 
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_hooks_modify_x_before_its_scores(scores: str, biased: bool, world: World) -> None:
+    x, mask = drawn(ROWS, COLS), np.ones((ROWS, COLS), bool)
+    mask[:, ::3] = False
+    lines = np.linspace(-1, 1, ROWS * COLS, dtype=np.float32).reshape(ROWS, COLS)
+    hooks = {"softcap": 2.0, "bias": cupy_array(lines), "mask": cupy_array(mask)}
+    b = np.linspace(1, -1, COLS, dtype=np.float32) if biased else np.zeros(COLS, np.float32)
+    given: dict[str, Any] = {"choice_bias": cupy_array(b)} if biased else {}
+    weights, ids = topk_softmax(x, 4, scores=scores, **given, **hooks)
+    problem = world.last()
+    assert [str(hook) for hook in problem.hooks] == ["softcap", "biasf32", "mask"]
+    z = np.where(mask, 2 * np.tanh(np.asarray(x, np.float64) / 2) + lines, -np.inf)
+    s = scores_of(z, scores == "sigmoid")
+    wanted = np.argsort(-(s + b), axis=-1, kind="stable")[:, :4]
+    np.testing.assert_array_equal(ids, wanted)
+    np.testing.assert_allclose(weights, np.take_along_axis(s, wanted, -1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["scale_of", "lengths", "causal", "sink", "dropout"])
+def test_hooks_that_it_does_not_take(name: str, world: World) -> None:
+    options: dict[str, Any] = {name: 1}
+    with pytest.raises(InvalidTypeError, match=f"'{name}'; softgen knows: .*softcap, bias, mask"):
+        topk_softmax(drawn(ROWS, COLS), 4, **options)
+
+
 def test_one_has_an_axis_too_and_results_go_where_they_are_asked_for(world: World) -> None:
     x = drawn(ROWS, COLS, kind="f8")
     out = cupy_array(np.zeros((ROWS, 1)))

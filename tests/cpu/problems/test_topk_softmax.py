@@ -115,6 +115,20 @@ def test_where_the_sizes_of_terms_overflow_nothing_is_excused() -> None:
         assert check((dx,), given, problem).ok is excused
 
 
+@pytest.mark.parametrize(("dtype", "apart"), [("float32", 1e-4), ("float64", 1e-12)])
+def test_a_choice_is_judged_by_the_error_of_its_own_arithmetic(dtype: str, apart: float) -> None:
+    """Of scores that are further apart than that, the lower one is wrong; of nearer ones right."""
+    problem = Problem.of("topk_softmax_k1_sigmoid_bias", dtype, COLS)
+    kind, x = np.dtype(dtype).type, np.full((1, COLS), -50.0)
+    for far in (True, False):
+        x[0, [3, 5]] = [0, apart if far else apart * 1e-4]
+        given = (x.astype(kind), np.zeros(COLS, kind), np.array(1, kind))
+        for column, right in ((5, True), (3, not far)):
+            weight = 1 / (1 + np.exp(-given[0][0, column], dtype=np.float64))
+            found = (np.array([weight], kind), np.array([column], np.int32))
+            assert check(found, given, problem).ok is right, (far, column)
+
+
 @pytest.mark.parametrize(
     "name",
     [
