@@ -48,13 +48,13 @@ __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
 // A column, as wide as a number: parts have no gaps.
-using Place = int;
-constexpr Compute kLeastKey = -3.40282347e38f;  // of a finite element
-constexpr Place kNoColumn = 0x7fffffff;
+using Column = int;
+constexpr Compute kLeastScore = -3.40282347e38f;  // of a finite element
+constexpr Column kNoColumn = 0x7fffffff;
 
 // Whether an element is drawn and not another: of equal keys that of the lower column.
-__device__ bool is_before(Compute key, Place column, Compute other_key, Place other_column) {
-  return key > other_key || (key == other_key && column < other_column);
+__device__ bool is_before(Compute score, Column column, Compute other_score, Column other_column) {
+  return score > other_score || (score == other_score && column < other_column);
 }
 
 using Raw = uint4;  // a pack as it is loaded
@@ -68,20 +68,20 @@ __device__ void load_word(const X* from, Raw& to) {
 #endif
 
 // Part of a row: m, its largest element, d, its sum of exp(x - m), and what is drawn of it: the
-// largest key, the element that has it, z, and that one's column.
+// largest score, the element that has it, z, and that one's column.
 struct Draw {
-  Compute m, d, key, z;
-  Place column;
+  Compute m, d, score, z;
+  Column column;
 };
 
-__device__ Draw nothing() { return {negative_infinity(), 0, kLeastKey, 0, kNoColumn}; }
+__device__ Draw nothing() { return {negative_infinity(), 0, kLeastScore, 0, kNoColumn}; }
 
 __device__ Draw combine(Draw a, Draw b) {
   const Draw high = a.m < b.m ? b : a;
   const Draw low = a.m < b.m ? a : b;
-  const Draw first = is_before(b.key, b.column, a.key, a.column) ? b : a;
+  const Draw first = is_before(b.score, b.column, a.score, a.column) ? b : a;
   const Compute d = high.d + low.d * exponential(low.m - shift_of(high.m));
-  return {high.m, d, first.key, first.z, first.column};
+  return {high.m, d, first.score, first.z, first.column};
 }
 
 // Thread block clusters, in PTX.
@@ -142,7 +142,7 @@ __device__ void push(Draw part, Draw* slot, unsigned long long* barrier, int ran
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(barrier)), "r"(rank));
   push_word(part.m, to, at);
   push_word(part.d, to + sizeof(Compute), at);
-  push_word(part.key, to + 2 * sizeof(Compute), at);
+  push_word(part.score, to + 2 * sizeof(Compute), at);
   push_word(part.z, to + 3 * sizeof(Compute), at);
   push_word(__int_as_float(part.column), to + 4 * sizeof(Compute), at);
 }
@@ -165,14 +165,14 @@ __device__ Compute add_lanes(Compute value) {
 }
 
 // Finds which element 32 lanes draw together, for each. All lanes of the warp must call this.
-__device__ void find_first(Compute& key, Compute& z, Place& column) {
+__device__ void find_first(Compute& score, Compute& z, Column& column) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
-    const Compute other_key = __shfl_xor_sync(0xffffffff, key, step);
+    const Compute other_score = __shfl_xor_sync(0xffffffff, score, step);
     const Compute other_z = __shfl_xor_sync(0xffffffff, z, step);
-    const Place other_column = __shfl_xor_sync(0xffffffff, column, step);
-    const bool theirs = is_before(other_key, other_column, key, column);
-    key = theirs ? other_key : key;
+    const Column other_column = __shfl_xor_sync(0xffffffff, column, step);
+    const bool theirs = is_before(other_score, other_column, score, column);
+    score = theirs ? other_score : score;
     z = theirs ? other_z : z;
     column = theirs ? other_column : column;
   }
@@ -183,7 +183,7 @@ __device__ Draw combine_lanes(Draw part) {
   const Compute m = max_lanes(part.m);
   part.d = add_lanes(part.d * exponential(part.m - shift_of(m)));
   part.m = m;
-  find_first(part.key, part.z, part.column);
+  find_first(part.score, part.z, part.column);
   return part;
 }
 
@@ -216,7 +216,7 @@ __device__ void philox(unsigned int a, unsigned int b, unsigned long long offset
 
 // The logarithm of E = -log(1 - v), for the v of a column that 48 random bits tell, 16 of which are
 // known: the middle of 2^-48.
-__device__ Compute noise_of(unsigned int high, Place column, unsigned int row,
+__device__ Compute noise_of(unsigned int high, Column column, unsigned int row,
                             unsigned long long offset, unsigned long long seed) {
   unsigned int words[4];
   philox(static_cast<unsigned int>(column) | 0x80000000u, row, offset, seed, words);
@@ -237,28 +237,28 @@ struct Row {
   unsigned int noisy_row;
   unsigned long long seed, offset;
   // What is drawn of the elements seen so far, and below what nothing can be it.
-  mutable Compute key, z, cut;
-  mutable Place column;
+  mutable Compute score, z, cut;
+  mutable Column column;
 
-  // Whether an element may have the largest key, which is at most z - log(v). The last 16 bits of a
-  // number in [1, 2) are the first of v: v 2^-7 is compared with exp(z - cut) 2^-7.
+  // Whether an element may have the largest score, which is at most z - log(v). The last 16 bits of
+  // a number in [1, 2) are the first of v: v 2^-7 is compared with exp(z - cut) 2^-7.
   __device__ bool may_win(Compute element, float above_one) const {
     return above_one - 1.0f <= exp2f(fmaf(element, 1.44269504f, -cut));
   }
 
   // Draws the element if none before it is to be drawn.
-  __device__ void consider(Compute element, float above_one, Place col) const {
+  __device__ void consider(Compute element, float above_one, Column col) const {
     const unsigned int high = __float_as_uint(above_one) & 0xffff;
     const Compute noise = noisy ? noise_of(high, col, noisy_row, offset, seed) : 0;
-    const Compute its_key = __fadd_rn(element, -noise);
-    if (is_before(its_key, col, key, column)) {
-      key = its_key;
+    const Compute its_score = __fadd_rn(element, -noise);
+    if (is_before(its_score, col, score, column)) {
+      score = its_score;
       z = element;
       column = col;
     }
   }
 
-  // Nothing below the cut is drawn. It is a little below the key, as what is compared with it is
+  // Nothing below the cut is drawn. It is a little below the score, as what is compared with it is
   // rounded, and of equal keys that of the lower column counts.
   __device__ void raise_cut(Compute to) const {
     const Compute slack = fmaf(fabsf(to), 2.4e-7f, 1e-4f);
@@ -266,9 +266,9 @@ struct Row {
     cut = fminf(fmaf(to - slack, 1.44269504f, 7.0f), 3.0e38f);
   }
 
-  // The largest key of some lanes, as far as one knows.
-  __device__ Compute highest_key([[maybe_unused]] unsigned int lanes) const {
-    const int bits = __float_as_int(key);
+  // The largest score of some lanes, as far as one knows.
+  __device__ Compute highest_score([[maybe_unused]] unsigned int lanes) const {
+    const int bits = __float_as_int(score);
     const int top = __reduce_max_sync(lanes, bits < 0 ? bits ^ 0x7fffffff : bits);
     return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
   }
@@ -276,7 +276,7 @@ struct Row {
   // Leaves in a part what is drawn.
   template <typename Part>
   __device__ void tell(Part& part) const {
-    part.key = key;
+    part.score = score;
     part.z = z;
     part.column = column;
   }
@@ -314,7 +314,7 @@ struct Row {
         }
         consider(element, its_bits, col + at);
       }
-      raise_cut(highest_key(lanes));
+      raise_cut(highest_score(lanes));
     }
   }
 
@@ -339,7 +339,7 @@ __device__ Row state_of(long long row, long long rows, Compute temperature, long
   state.noisy_row = number;
   state.seed = static_cast<unsigned long long>(seed);
   state.offset = static_cast<unsigned long long>(offset);
-  state.key = kLeastKey;
+  state.score = kLeastScore;
   state.cut = negative_infinity();
   state.z = 0;
   state.column = kNoColumn;
@@ -428,7 +428,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   part.m = max_lanes(part.m);
   part.d = add_lanes(sum_in_place(values, base_of(part.m)));
   state.tell(part);
-  find_first(part.key, part.z, part.column);
+  find_first(part.score, part.z, part.column);
 
   cluster_wait();  // the first block's mbarrier is ready
   if (lane == 0) push(part, slots + rank * kWarps + thread / 32, &barrier, 0);

@@ -91,10 +91,10 @@ MAX_SUM_BELOW = Part(
     slice_registers=16,  # fitted (a9d5504e)
     walk_registers=8,
 )
-# Beside them the largest noisy element, a key, with its column and what it is without noise.
+# Beside them the largest score, an element with noise, with that element and its column.
 DRAW = Part(
     *("draw", "Draw", "LongDraw", "part", "(max, sum, draw) parts"),
-    members=("m", "d", "key", "z", "column"),
+    members=("m", "d", "score", "z", "column"),
     is_whole=True,
     combines_slots=True,
     draws=True,

@@ -22,7 +22,7 @@ from softgen.problems.hooks.temperature import Temperature
 from softgen.problems.operands import Extent, Limit, Measure, Operand
 from softgen.problems.parts import DRAW, TOP, Part
 
-# How far a key may be from the exact one: of what logarithms round, and of sums relative to them.
+# How far a score may be from the exact one: of what logarithms round, and of sums relative to them.
 _KEY_ERROR = {DType.FLOAT32: 4e-6, DType.FLOAT64: 4e-14}
 _SUM_ERROR = {DType.FLOAT32: 2.0**-22, DType.FLOAT64: 2.0**-51}
 
@@ -148,40 +148,40 @@ class Sample(Function):
         """Return log p and the column, of x over the temperature: NaN and 0 where there is none."""
         import numpy as np
 
-        z, keys = inputs[0], self._keys(*inputs)
+        z, scores = inputs[0], self._noisy_scores(*inputs)
         if self.filters:
-            keys = np.where(self._ranks(z) < self._kept(*inputs)[:, None], keys, -np.inf)
-        return self._results(z, np.where(self._bad(z), 0, keys.argmax(axis=1)))
+            scores = np.where(self._ranks(z) < self._kept(*inputs)[:, None], scores, -np.inf)
+        return self._results(z, np.where(self._bad(z), 0, scores.argmax(axis=1)))
 
     def settled(
         self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any, off: Any = 0.0
     ) -> Any:
         """Return the exact results, of the columns that were `found` where those are as right.
 
-        They are where keys differ by no more than their error and what hooks leave them off,
+        They are where scores differ by no more than their error and what hooks leave them off,
         without noise none, and where they are at the edge of what filters keep.
         """
         import numpy as np
 
         z, warm = inputs[0], np.broadcast_to(inputs[1], len(inputs[0]))
-        keys, off = self._keys(*inputs), self._error(z, off)
+        scores, off = self._noisy_scores(*inputs), self._error(z, off)
         ids, others = np.array(exact[1]).astype(np.int64), np.asarray(found[1]).astype(np.int64)
         inside = (others >= 0) & (others < z.shape[1]) & ~self._bad(z) & (warm != 0)
         if self.filters:
             ranks, most = self._ranks(z), self._kept(*inputs, slack=_EDGE)
             inside &= np.take_along_axis(ranks, others[:, None] * inside[:, None], 1)[:, 0] < most
             surely = ranks < self._kept(*inputs, slack=-_EDGE)[:, None]
-            best = np.where(surely, keys, -np.inf).max(axis=1)
+            best = np.where(surely, scores, -np.inf).max(axis=1)
         else:
-            best = keys.max(axis=1)
+            best = scores.max(axis=1)
         for row in np.flatnonzero((ids != others) & inside):
-            if keys[row, others[row]] >= best[row] - 2 * off[row]:
+            if scores[row, others[row]] >= best[row] - 2 * off[row]:
                 ids[row] = others[row]
         return self._results(z, ids)
 
     @staticmethod
     def _error(z: Any, off: Any) -> Any:
-        """Return how far keys of each row may be from the exact ones."""
+        """Return how far scores of each row may be from the exact ones."""
         import numpy as np
 
         finite = np.where(np.isfinite(z), z, 0)
@@ -215,7 +215,7 @@ class Sample(Function):
             by_mass = (total - terms < share[:, None]).sum(axis=1)
         return np.maximum(1, np.where(top_p < 1, np.minimum(count, by_mass), count))
 
-    def _keys(self, z: Any, temperature: Any, seed: Any, offset: Any, *_: Any) -> Any:
+    def _noisy_scores(self, z: Any, temperature: Any, seed: Any, offset: Any, *_: Any) -> Any:
         """Return what the choice is made of, exactly."""
         import numpy as np
 

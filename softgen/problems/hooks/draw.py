@@ -19,7 +19,7 @@ from softgen.problems.hooks.dropout import philox
 
 @dataclass(frozen=True)
 class Draw(OfFunction):
-    """Of the elements that a thread has seen the one with the largest key.
+    """Of the elements that a thread has seen the one with the largest score.
 
     Attributes:
         temperatures: whether each row has a temperature of its own.
