@@ -138,8 +138,9 @@ def cross_entropy(
         options = (ignored, "none", smoothing, z_loss, wide(x), overwrite, batch_invariant)
         rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1])
-    else:
-        options = (ignored, reduction, smoothing, z_loss, dtype, overwrite, batch_invariant)
+    else:  # kernels that reduce have arithmetic of float64 for losses of float64, and no others
+        made = wide(x) if torch.float64 in (dtype, x.dtype) else dtype
+        options = (ignored, reduction, smoothing, z_loss, made, overwrite, batch_invariant)
         loss, lse, *_ = CrossEntropy.call(x, target, weight, *options)
     loss = loss.to(dtype)
     return (loss, lse) if return_lse else loss

@@ -157,6 +157,33 @@ def test_weights_of_classes(world: World, reduction: str, ids: Any, dtype: Any) 
     assert ("share_weighed" in world.launches) == (reduction == "mean")
 
 
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(
+    ("dtype", "made"),
+    [
+        (torch.float16, torch.float64),
+        (torch.float32, torch.float64),
+        (torch.float64, torch.float32),
+        (torch.float64, torch.bfloat16),
+    ],
+)
+def test_the_arithmetic_is_that_of_the_logits_whatever_the_loss_is_of(
+    dtype: Any, made: Any, reduction: str, weighed: bool
+) -> None:
+    """The kernel that reduces took losses of float32 for float64 where the loss was to be of it."""
+    x, target = draw(dtype=dtype)
+    weight = torch.linspace(0.5, 2, 5, dtype=torch.float64) if weighed else None
+    wide = x.detach().double().requires_grad_()
+    exact = theirs(wide, target, weight, reduction=reduction)
+    loss = mine.cross_entropy(x, target, weight, reduction=reduction, dtype=made)
+    assert loss.dtype is made
+    near = {"rtol": 1e-2, "atol": 1e-3} if 2 in (dtype.itemsize, made.itemsize) else OF_FLOAT32
+    torch.testing.assert_close(loss.double(), exact, **near)
+    (found,), (wanted,) = torch.autograd.grad(loss, x), torch.autograd.grad(exact, wide)
+    torch.testing.assert_close(found.double(), wanted, **near)
+
+
 def test_rows_that_one_block_would_not_sum_soon(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
