@@ -345,7 +345,7 @@ def _of_softmax(given: Mapping[str, Any]) -> Terms:
         p, *_ = _forward({**given, **left}, y.dtype)
         rows, weight = given["out_scale_tensor"], kept_scale_of(threshold_of(dropout or 0.0))
         factor = given["out_scale"] if rows is None else _along(rows, y, axis)
-        dy = dy * (weight if factor is None else weight * factor) * (y != 0)
+        dy = (dy * (weight if factor is None else weight * factor) * (y != 0)).to(y.dtype)
     dz = SoftmaxBackward.call(dy, p, axis, given["dtype"], given["batch_invariant"])
     return dz, lambda: -(dy * p).sum(axis, dtype=wide(y))
 

@@ -120,6 +120,19 @@ def test_a_scale_of_each_row_on_the_way_out(compiled: bool) -> None:
     torch.testing.assert_close(found, right)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_scale_on_the_way_out_is_wider_than_16_bits(dtype: Any) -> None:
+    """Of rows, it made the gradient of the result one of float32, which was refused."""
+    x, out = drawn(5, 3).to(dtype).detach().requires_grad_(), torch.tensor([0.5, 2.0, -1.0])
+    wide = x.detach().double().requires_grad_()
+    y, wanted = mine.softmax(x, 0, out_scale=out), torch.softmax(wide, 0) * out
+    dy = torch.randn(5, 3, dtype=torch.float64).to(dtype)
+    (found,) = torch.autograd.grad(y, x, dy)
+    (right,) = torch.autograd.grad(wanted, wide, dy.double())
+    assert found.dtype is dtype
+    torch.testing.assert_close(found.double(), right, rtol=2e-2, atol=1e-2)
+
+
 def test_arguments_that_are_no_hooks_or_no_tensors() -> None:
     x = drawn(3, 4)
     with pytest.raises(InvalidTypeError, match="unknown argument 'masks'"):
