@@ -29,7 +29,6 @@ from softgen.call.scalars import above_zero, finite
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.problems.hooks.dropout import kept_scale_of, threshold_of
-from softgen.torch.dtensor import there
 from softgen.torch.dtypes import wide
 from softgen.torch.operators import LogSoftmaxBackward, SoftmaxBackward
 from softgen.torch.registry import Operator, Tensor, is_compiling, like_x, registered, tuning
@@ -52,6 +51,7 @@ EITHER = ("scale", "out_scale")
 LEAVING = ("out_scale", "dropout", "seed", "seed_offset")
 OPTIONAL = Optional[torch.Tensor]  # noqa: UP045, as schemas are read
 OF_RESULTS = ("softmax", "log_softmax")  # whose gradient comes from the result
+WITH_ENTROPY = "token_log_probs_entropy"
 
 
 def asked(hooks: Mapping[str, Any], of: Callable[..., Any]) -> dict[str, Any]:
@@ -441,7 +441,7 @@ class Hooked(_Hooked):
         if function == "cross_entropy":
             options |= {"ignore_index": given["ignored"], "z_loss": given["z_loss"]}
             return (*losses.cross_entropy(x, ids, reduction="none", **options), None)
-        options["return_entropy"] = function == "token_log_probs_entropy"
+        options["return_entropy"] = function == WITH_ENTROPY
         return (*tokens.token_log_probs(x, ids, dtype=wide(x), **options), None)[:3]
 
     @staticmethod
@@ -457,7 +457,7 @@ class Hooked(_Hooked):
         if function == "logsumexp":
             return rows[0], None, None
         y = x.new_empty(given["ids"].shape, dtype=wide(x))
-        return y, rows[0], rows[1] if function == "token_log_probs_entropy" else None
+        return y, rows[0], rows[1] if function == WITH_ENTROPY else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -478,7 +478,10 @@ class Hooked(_Hooked):
         ctx.numbers = {name: given[name] for name in Hooked._arguments[Hooked._tensors :]}
         ctx.numbers["dtype"] = given["x"].dtype
         x = given["x"] if needs_x else None
-        ctx.save_for_backward(y, x, there(lse), there(entropy), given["ids"], *hooks.values())
+        # By name, and not by their shape: of no rows it is that of what nobody asked for.
+        has_lse = given["wants_lse"] if of_result else given["function"] != "logsumexp"
+        saved = (lse if has_lse else None, entropy if given["function"] == WITH_ENTROPY else None)
+        ctx.save_for_backward(y, x, *saved, given["ids"], *hooks.values())
 
     @staticmethod
     def backward(ctx: Any, dy: Any, _: Any, of_entropy: Any) -> tuple[Any, ...]:

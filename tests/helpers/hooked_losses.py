@@ -24,11 +24,11 @@ def every_other(y: Any) -> Any:
 
 
 def ids_on(x: Any) -> Any:
-    return IDS.to(x.device)
+    return IDS[: len(x)].to(x.device)
 
 
 def target_on(x: Any) -> Any:
-    return TARGET.to(x.device)
+    return TARGET[: len(x)].to(x.device)
 
 
 def log_p(z: Any, sink: Any, dim: int = -1) -> tuple[Any, Any]:

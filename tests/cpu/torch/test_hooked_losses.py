@@ -146,6 +146,16 @@ def test_what_is_hidden_has_no_part_in_gradients(name: str, hidden: float) -> No
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_of_no_rows(name: str) -> None:
+    ours, *_ = FUNCTIONS[name]
+    x = drawn(0, COLS).requires_grad_()
+    bias, scale = drawn(COLS).requires_grad_(), drawn(0).requires_grad_()
+    found = torch.autograd.grad(ours(x, bias=bias, scale=scale).sum(), (x, bias, scale))
+    assert [each.shape for each in found] == [x.shape, bias.shape, scale.shape]
+    assert not found[1].any()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_upstream_with_strides_of_its_own(name: str) -> None:
     """Every other element of a tensor, and one for all as that of a sum is."""
     ours, theirs, _ = FUNCTIONS[name]
