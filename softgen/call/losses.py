@@ -218,7 +218,10 @@ def reduction_of(
 
 def weights_of(weight: Any, target: Any, ignored: int, cols: int) -> Any:
     """Return the weight of each row: that of its class, 0 where it is ignored."""
-    return weight[target.clip(0, cols - 1)] * (target != ignored)  # it may be no class
+    classes = target.clip(0, cols - 1)  # it may be no class
+    # The host would read an index without axes.
+    found = weight[classes] if classes.ndim else weight[classes.reshape(1)].reshape(())
+    return found * (target != ignored)
 
 
 def _weights_of_rows(weight: Any, x: Any, target: Any, ignored: int) -> Any:

@@ -280,6 +280,22 @@ def test_losses_of_samples(reduction: str, dims: tuple[Any, ...]) -> None:
     torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("options", [{"label_smoothing": 0.1}, {"bias": torch.arange(5) / 4}])
+def test_losses_of_single_rows_with_weights(options: dict[str, Any]) -> None:
+    """A target without axes was an index whose number the host reads, in a batch an error."""
+    x, target, weight = torch.randn(4, 5), torch.tensor([1, -100, 4, 0]), torch.rand(5) + 0.5
+    smoothing, bias = options.get("label_smoothing", 0.0), options.get("bias", 0)
+
+    def ours(x: Any, target: Any, weight: Any) -> Any:
+        return mine.cross_entropy(x, target, weight, reduction="sum", **options)
+
+    x.requires_grad_()
+    wanted = theirs(x + bias, target, weight, reduction="none", label_smoothing=smoothing)
+    (of_x,) = torch.autograd.grad(wanted.sum(), x)
+    each = torch.func.vmap(torch.func.grad_and_value(ours), (0, 0, None))
+    torch.testing.assert_close(each(x.detach(), target, weight), (of_x, wanted.detach()))
+
+
 def test_what_was_saved_comes_back_otherwise() -> None:
     x, target = draw()
     for _ in range(3):
