@@ -145,9 +145,12 @@ def _served(operator: Any, rule: Rule, given: dict[str, Any]) -> Any:
             wanted = placements if name in rule.elements else of_rows(each.shape)
             placed[name] = each.redistribute(mesh, wanted).to_local()
     results = operator(**placed)
+    here = placed[rule.elements[0]].shape
+    has_rows = math.prod(here[each] for each in kept) > 0
 
     def placed_as(result: Any, like: str) -> Any:
-        if there(result) is None:
+        # Of a process without rows what was asked for has that shape too.
+        if there(result) is None and has_rows:
             return result
         shape = [x.shape[i] for i in kept] if like == ROWS else given[like].shape
         return whole(result, mesh, placements if like in rule.elements else of_rows(shape), shape)

@@ -51,6 +51,7 @@ def dtensors(size: int) -> None:
         mine.softmax(x, -1, softcap=2.0)
     for place in PLACES[:2]:
         losses(mesh, place)
+    fewer_rows_than_processes(mesh, full[0, :1])
 
 
 def along_dim(x: Any, full: Any, dim: int) -> None:
@@ -160,6 +161,23 @@ def losses(mesh: Any, place: Any) -> None:
             (right,) = torch.autograd.grad(wanted.sum(), exact)
             assert dx.placements == x.placements
             close(dx.full_tensor(), right, 1e-5)
+
+
+def fewer_rows_than_processes(mesh: Any, full: Any) -> None:
+    """A process without a row has a DTensor as the others have, which may wait for it."""
+    ids = torch.tensor([2])
+    x, placed = (distribute_tensor(each, mesh, [Shard(0)]) for each in (full, ids))
+    for given in (x, x.detach().requires_grad_()):
+        for run in (
+            lambda x, ids: mine.logsumexp(x, -1),
+            lambda x, ids: mine.entropy(x),
+            mine.token_log_probs,
+            lambda x, ids: mine.token_log_probs(x, ids, return_entropy=True)[1],
+            lambda x, ids: mine.cross_entropy(x, ids, reduction="none"),
+        ):
+            got = run(given, placed)
+            assert isinstance(got, DTensor)
+            close(got.full_tensor().detach(), run(full, ids), 3e-6)
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
