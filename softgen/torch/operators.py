@@ -505,7 +505,7 @@ class TokenLogProbs(Operator):
             return None, *nones
         x, ids, lse, entropy, temperatures = ctx.saved_tensors
         if upstream is None:
-            upstream = torch.zeros(ids.shape, dtype=lse.dtype, device=lse.device)
+            upstream = torch.zeros_like(ids, dtype=lse.dtype)  # a DTensor where they are one
         if of_entropy is None:
             entropy = None
         both = (entropy, of_entropy)

@@ -127,6 +127,12 @@ def of_columns(x: Any, full: Any) -> None:
         (right,) = torch.autograd.grad(wanted, exact, up.full_tensor().double(), retain_graph=True)
         assert dx.placements == places
         close(dx.full_tensor(), right, 1e-5)
+    # Of the entropies alone, without one for the log-probabilities.
+    _, entropy = mine.token_log_probs(x, placed, return_entropy=True)
+    (dx,) = torch.autograd.grad(entropy, x, upstream)
+    wanted, up = -(log_p.exp() * log_p).sum(-1), upstream.full_tensor().double()
+    (right,) = torch.autograd.grad(wanted, exact, up, retain_graph=True)
+    close(dx.full_tensor(), right, 1e-5)
     # One upstream gradient for all rows.
     options = (-100, "none", 0.0, 0.0, torch.float32, False, None)
     _, lse, *_ = ops.cross_entropy.v3(x.detach(), one, None, *options)
