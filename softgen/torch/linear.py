@@ -231,7 +231,7 @@ class _OfHidden(Operator):
             for i in range(size)
         ]
         together = zip(*found, strict=True)
-        return tuple(None if there(each[0]) is None else torch.stack(each) for each in together)
+        return tuple(None if each[0] is None else torch.stack(each) for each in together)
 
 
 def _like_wanted(given: Sequence[Any], dtypes: Sequence[Any], wanted: Sequence[int]) -> list[Any]:

@@ -556,6 +556,8 @@ def test_transforms() -> None:
     batch = torch.stack((plain[0], plain[0] * 2))
     each = torch.func.vmap(torch.func.grad(loss, (0, 1)), (0, None))(batch, plain[1])
     torch.testing.assert_close(tuple(found[0] for found in each), wanted)
+    none = torch.func.vmap(lambda x: mine.linear_token_log_probs(x, plain[1], target[:0]))
+    assert none(batch[:, :0]).shape == (2, 0)
     with pytest.raises(NotSupportedError, match="forward-mode"):
         torch.func.jvp(lambda x: loss(x, plain[1]), (plain[0],), (plain[0],))
 
