@@ -179,8 +179,8 @@ def _complete(found: Any) -> Any:
     """Return results as an operator does: contiguous, and none is None."""
     if not isinstance(found, tuple):
         return found.contiguous()
-    first = found[0]
-    return tuple(first.new_empty(0) if each is None else each.contiguous() for each in found)
+    some = next(each for each in found if each is not None)
+    return tuple(some.new_empty(0) if each is None else each.contiguous() for each in found)
 
 
 def tuning() -> str | None:

@@ -773,6 +773,23 @@ def test_compiled_without_a_graph_break(backend: str, options: dict[str, Any]) -
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("of", ["losses", "log_probs"])
+def test_compiled_with_hidden_states_that_have_no_gradient(of: str) -> None:
+    """As those of a model that is frozen but for its last layer."""
+    x, head, target, _ = given(6, ignored=0)
+    x = x.detach()
+
+    def step(head: Any) -> Any:
+        if of == "losses":
+            return mine.linear_cross_entropy(x, head, target, reduction="none", chunk=4)
+        return mine.linear_token_log_probs(x, head, target, chunk=4)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(gradients(compiled(head), head), gradients(step(head), head))
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_compiled_under_autocast_for_any_number_of_rows() -> None:
     torch._dynamo.reset()
     head = module(mode="lean")
