@@ -158,13 +158,15 @@ class _StandIn:
                 f"got {hidden.shape[:-1].numel()} logits and {shift_labels.numel()} labels; with "
                 "logits_to_keep pass shift_labels of as many positions"
             )
+        bias = self._layer.bias
         if logits.factor != logits.divisor:
-            hidden = hidden * (logits.factor / logits.divisor)
+            by = logits.factor / logits.divisor
+            hidden, bias = hidden * by, None if bias is None else bias * by
         return linear_cross_entropy(
             hidden.reshape(-1, hidden.shape[-1]),
             self._layer.weight,
             shift_labels.reshape(-1).to(hidden.device),
-            linear_bias=self._layer.bias,
+            linear_bias=bias,
             ignore_index=ignore_index,
             softcap=logits.softcap,
             num_items=num_items_in_batch,

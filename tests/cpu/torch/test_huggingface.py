@@ -113,6 +113,17 @@ def test_a_patched_model_learns_the_same_without_logits(name: str, world: World)
     assert "cross_entropy_grad_rows" in world.launches
 
 
+@pytest.mark.parametrize("name", ["gemma2", "cohere", "granite"])
+def test_a_last_layer_with_a_bias_whose_logits_are_scaled(name: str) -> None:
+    model = made(name)
+    head = torch.nn.Linear(SIZE["hidden_size"], WORDS)
+    head.weight = model.lm_head.weight
+    model.lm_head = head
+    expected = step(model)
+    assert expected[1]["lm_head.bias"].any()
+    assert_same(step(mine.patch(model)), expected)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_numbers_of_16_bits_are_as_near_as_those_of_the_unpatched_model(name: str) -> None:
     model = made(name).bfloat16()
