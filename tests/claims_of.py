@@ -574,6 +574,10 @@ SINGLES: dict[str, tuple[str, ...]] = {
         "with dropout takes {dropout_plain} us on an H200 with the setting that is the fastest "
         "without, and {dropout_guess} with its first guess.",
     ),
+    "docs/lab/linear_losses.md": (
+        "Tuned in {quack_tuning_least} to {quack_tuning_most} s, chunks of 4096 took {quack_tuned} "
+        "ms for the first shape, and `fast` {quack_beside} beside them.",
+    ),
     "docs/oneflow.md": ("the same kernel twice differs by {twice}% at most.",),
     "docs/ladder.md": ("instead of 256 it takes {article_1024} us there",),
     "docs/pytorch.md": (

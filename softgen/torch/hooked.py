@@ -55,7 +55,7 @@ WITH_ENTROPY = "token_log_probs_entropy"
 
 
 def asked(hooks: Mapping[str, Any], of: Callable[..., Any]) -> dict[str, Any]:
-    """Return the hooks of a function that are not None.
+    """Return the hooks of a function that are asked for: not None, and not causal=False.
 
     Raises InvalidTypeError for what is no hook, or no tensor.
     """
@@ -66,7 +66,11 @@ def asked(hooks: Mapping[str, Any], of: Callable[..., Any]) -> dict[str, Any]:
         is_tensor = given is None or isinstance(given, Tensor)  # PyTorch 2.7 traces no union
         if name in TENSORS and name not in EITHER and not is_tensor:
             raise InvalidTypeError(f"{name} must be a tensor, got {type(given).__qualname__}")
-    return {name: given for name, given in hooks.items() if given is not None}
+    return {
+        name: given
+        for name, given in hooks.items()
+        if given is not None and not (name == "causal" and given is False)
+    }
 
 
 def hooked(
@@ -380,7 +384,11 @@ def _of_ids(given: Mapping[str, Any]) -> Terms:
         several = _several(ids, x)
         hidden, columns = (each if several else each[..., None] for each in (y.isinf(), ids))
         columns = columns.clamp(0, x.shape[-1] - 1).long()
-        dz.scatter_(-1, columns, dz.gather(-1, columns).masked_fill(hidden, 0))
+        # Ids that are not hidden stand for one that is, if there is any: one that is no column may
+        # have been taken to the same column as it.
+        some = columns.gather(-1, hidden.int().argmax(-1, keepdim=True))
+        columns = torch.where(hidden, columns, some)
+        dz.scatter_(-1, columns, dz.gather(-1, columns).masked_fill(hidden.any(-1, True), 0))
     factor = dy if more is None else dy + more  # a sink's, which log-probabilities take none of
     return dz, lambda: torch.where(ids != given["ignored"], factor, 0)
 

@@ -31,6 +31,33 @@ from tests.helpers.torch_calls import World  # noqa: E402
 F = torch.nn.functional
 
 
+def test_not_causal_is_no_hook(world: World) -> None:
+    x, target = drawn(ROWS, COLS), TARGET
+    with_smoothing = {"label_smoothing": 0.25}
+    plain = mine.cross_entropy(x, target, **with_smoothing)
+    torch.testing.assert_close(mine.cross_entropy(x, target, causal=False, **with_smoothing), plain)
+    best = mine.token_log_probs(x, IDS, topk=2)
+    torch.testing.assert_close(mine.token_log_probs(x, IDS, topk=2, causal=False), best)
+    with pytest.raises(InvalidValueError, match="causal_offset needs causal=True"):
+        mine.softmax(x, -1, causal=False, causal_offset=1)
+
+
+@pytest.mark.parametrize("ids", [[0, -100], [-100, 0], [0, 0], [-100, -100], [2, COLS]])
+def test_a_hidden_id_beside_one_that_is_no_column(ids: list[int], world: World) -> None:
+    x, mask = drawn(1, COLS).requires_grad_(), torch.ones(COLS, dtype=torch.bool)
+    mask[0] = False
+    chosen = torch.tensor([ids])
+    y = mine.token_log_probs(x, chosen, mask=mask)
+    inside = (chosen >= 0) & (chosen < COLS)
+    (dx,) = torch.autograd.grad(torch.where(inside, y, 0).sum(), x)
+    wanted = torch.zeros_like(x)
+    p = torch.softmax(x.detach().masked_fill(~mask, -torch.inf), -1)
+    for column in (each for each in ids if 0 <= each < COLS):
+        wanted -= p
+        wanted[0, column] += mask[column]
+    torch.testing.assert_close(dx, wanted)
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_gradients(name: str, compiled: bool, world: World) -> None:
