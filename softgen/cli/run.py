@@ -20,7 +20,7 @@ from softgen.cli.run_report import Closeness, keep_source, measure, print_report
 from softgen.errors import InvalidValueError
 from softgen.plugins import AUTHORS
 from softgen.problems.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.problems.dtypes import DType, ElementType, Float8, FloatType
+from softgen.problems.dtypes import DType, ElementType, Float8, FloatType, Integer
 from softgen.problems.functions.base import Function
 from softgen.problems.layouts import AnyWidth, layout_behind
 from softgen.problems.operands import Extent, Measure
@@ -298,6 +298,8 @@ def _run(
     if exponent_error and y_type is DType.FLOAT32 and not log_form:
         step = exponent_error / accuracy.bound
         report["relative_to"] = f"{first.name} (1 + {step:g} |x - max|)"
+    integers = [o.name for o in operands if isinstance(o.dtype, Integer)]
+    report["equal"] = [] if accuracy.wrong else integers
     report["files"] = {}
     for operand, path, array in zip(operands, files.results, arrays, strict=True):
         if path is not None:

@@ -174,8 +174,10 @@ def spell_error(report: dict[str, Any]) -> str:
     measured = f"{relative:.3g}" if relative is not None else "not finite"
     # As 2e-6 absolute plus 2e-6 relative: a result of log-softmax may be 0.
     of = f" to {report['relative_to']}" if report["relative_to"] else ""
+    names = " and ".join(report["equal"])
+    right = f"; {names} are those of float64" if names else ""
     if report["unit"] == "relative":
-        return f"{measured} against float64, relative{of}; the bound is {bound:g}"
+        return f"{measured} against float64, relative{of}; the bound is {bound:g}{right}"
     steps = f"{error:.3g}" if error is not None else "not finite"
     unit = report["unit"]
     return (

@@ -95,6 +95,13 @@ def test_an_error_that_grows_with_the_exponent_says_so(tmp_path: Path) -> None:
     assert report["relative_to"] == ""
 
 
+def test_integers_are_said_to_be_right() -> None:
+    words = (*CPU, "--function", "ranked_log_probs_top20", "--rows", 3, "--cols", 40)
+    assert ok(*words).stdout.endswith("2e-06; top_ids and ranks are those of float64\n")
+    assert document(ok(*words, "--json"))["equal"] == ["top_ids", "ranks"]
+    assert document(ok(*CPU, "--rows", 3, "--cols", 40, "--json"))["equal"] == []
+
+
 def test_sixteen_bits_are_measured_in_steps_of_their_type() -> None:
     """A relative error of 0.004 beside a bound in another unit looked like a failure."""
     result = ok("run", "--device", "cpu", "--rows", 6, "--cols", 40, "--dtype", "bfloat16")
