@@ -10,7 +10,7 @@ from softgen.cli.candidates import short
 from softgen.cli.show import sentence
 from softgen.problems.arch import Arch
 from softgen.problems.functions.softmax import SOFTMAX
-from softgen.problems.problem import rows_bucket
+from softgen.problems.problem import Problem, rows_bucket
 from softgen.problems.roofline import Roofline
 from softgen.strategies.select import describe
 from softgen.strategies.variants import Variant
@@ -85,7 +85,7 @@ def answer(
         elsewhere: why nothing was measured, if the GPU here was not asked.
     """
     problem, mine = choice.variant.problem, choice.microseconds
-    bound = "a copy" if problem.writes_elements else "a read"
+    bound = _bound(problem)
     if choice.entry is not None and mine is not None:
         times = {each.variant: each.microseconds for each in choice.entry.timings}
         rate = choice.entry.rows * problem.bytes_per_row / mine / 1e3
@@ -114,6 +114,11 @@ def answer(
     return (
         f"not measured yet: `{advice}` times the candidates; {expected:.2f} of {bound} is expected"
     )
+
+
+def _bound(problem: Problem) -> str:
+    """Return what moves as many bytes as the problem's kernels must."""
+    return "a copy" if problem.writes_elements else "a read"
 
 
 def _beside(choice: Choice, found: Explanation, mine: float, guess: float | None) -> list[str]:
@@ -164,16 +169,13 @@ def show(
     _show_knobs(found)
     output.result("")
     output.result(
-        f"A setting has a value for each knob; the block size is a knob. {found.legal} settings "
-        "are candidates. `expected` is a time divided by that of a copy: 1.10 is 10% longer than "
-        "a copy. For a strategy it is an estimate. For a setting it is that estimate times what "
-        "few bytes in flight, idle threads and a short last wave cost. The tuner times settings "
-        f"whose `expected` is at most {cost.VARIANT_WITHIN} times the least, and a few of each "
-        f"strategy whose estimate is at most {cost.STRATEGY_WITHIN} times the least: "
-        f"{len(found.table)} here, with the chosen one. It times the fastest again, in turns. The "
-        "table is sorted by time, then by `expected`. A strategy puts its settings in an order of "
-        "its own. The first setting of the best strategy is the guess, and of two settings with "
-        "equal times the earlier one wins."
+        f"`expected` is a time over that of {_bound(problem)}: an estimate for each strategy, and "
+        "for each setting that times what few bytes in flight, idle threads and a short last wave "
+        "cost. The "
+        f"tuner times the settings up to {cost.VARIANT_WITHIN} of the least, and a few of each "
+        f"strategy up to {cost.STRATEGY_WITHIN} of it: {len(found.table)} of {found.legal} here, "
+        "with the chosen one. The guess is the first setting of the best strategy, which has an "
+        "order of its own."
     )
 
 

@@ -33,7 +33,7 @@ F = torch.nn.functional
 
 def test_not_causal_is_no_hook(world: World) -> None:
     x, target = drawn(ROWS, COLS), TARGET
-    with_smoothing = {"label_smoothing": 0.25}
+    with_smoothing: dict[str, Any] = {"label_smoothing": 0.25}
     plain = mine.cross_entropy(x, target, **with_smoothing)
     torch.testing.assert_close(mine.cross_entropy(x, target, causal=False, **with_smoothing), plain)
     best = mine.token_log_probs(x, IDS, topk=2)
