@@ -84,6 +84,9 @@ def topk_softmax(
         others = (_bias(library, array, choice_bias, shape.cols), *others)
     single = function.k == 1
     if single and out is not None:
+        out, wanted = library_of(out, "out")[1], (*shape.row_shape, 1)
+        if tuple(out.shape) != wanted:
+            raise InvalidValueError(f"out must have shape {wanted}, got {tuple(out.shape)}")
         out = out[..., 0]
     weights, ids = call(
         function.name, x, options, HookedTopkOptions, axis=axis, out=out, others=others
@@ -173,7 +176,8 @@ def topk_softmax_backward(
     if k > array.shape[-1]:
         raise InvalidValueError(f"x has {array.shape[-1]} columns, and weights are of {k}")
     if k == 1:
-        arrays = [each[..., 0] if each.ndim == array.ndim else each for each in arrays]
+        of_one = (*array.shape[:-1], 1)
+        arrays = [each[..., 0] if tuple(each.shape) == of_one else each for each in arrays]
     function = TopkSoftmaxBackward(k, scores == "sigmoid", bool(renormalize))
     number = finite("scale", scale)
     others = (*map(library.contiguous, arrays), *((number,) if renormalize else ()))

@@ -90,6 +90,21 @@ def test_one_has_an_axis_too_and_results_go_where_they_are_asked_for(world: Worl
     np.testing.assert_array_equal(ids[:, 0], x.argmax(axis=1))
 
 
+def test_one_of_each_row_is_in_arrays_of_one_more_axis(world: World) -> None:
+    """Of a longer axis, its first elements are not taken in silence."""
+    x, ids = drawn(ROWS, COLS), cupy_array(np.zeros((ROWS, 1), np.int32))
+    for shape in ((ROWS, 3), (ROWS,), ()):
+        with pytest.raises(InvalidValueError, match=rf"out must have shape \({ROWS}, 1\), got"):
+            topk_softmax(x, 1, out=cupy_array(np.zeros(shape, np.float32)))
+    with pytest.raises(InvalidTypeError, match=r"got builtins[.]list as out"):
+        topk_softmax(x, 1, out=[0.0])
+    one, several = drawn(ROWS, 1), drawn(ROWS, 3)
+    for given in ((one, several.astype("i4"), one), (one, ids, several)):
+        with pytest.raises(InvalidValueError, match="must have the shape of x's rows"):
+            topk_softmax_backward(x, *given)
+    assert world.driver.launches == []
+
+
 def test_another_axis_and_no_rows(world: World) -> None:
     x = drawn(COLS, 3)
     weights, ids = topk_softmax(x, 2, axis=0)
