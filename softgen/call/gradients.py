@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softgen.call.ids import ids_of, scale_of
+from softgen.call.ids import ids_of, scale_of, temperature_of
 from softgen.call.library import library_of
 from softgen.call.options import AxisOptions, HookedOptions, Options, call, checked
 from softgen.errors import InvalidValueError
@@ -144,12 +144,13 @@ def token_log_probs_backward(
     """
     if (entropy is None) != (entropy_upstream is None):
         raise InvalidValueError("give entropy and entropy_upstream, or neither")
-    given = ids_of(x, ids)
+    given, upstream = ids_of(x, ids), library_of(upstream, "upstream")[1]
     hooks = {}
     if temperature is not None:  # the gradient with respect to x / temperature, times that of it
-        hooks["scale"] = scale = scale_of(temperature)
+        hooks["scale"] = scale = scale_of(temperature_of(temperature))
         upstream = given.flat(upstream) * given.of_rows(scale)
-        entropy_upstream = None if entropy is None else entropy_upstream * scale
+        if entropy is not None:
+            entropy_upstream = library_of(entropy_upstream, "entropy_upstream")[1] * scale
     beside = "" if entropy is None else "_entropy"
     name = f"token_log_probs_backward{beside}{given.suffix}"
     rows: tuple[Any, ...] = (given.array, lse, _contiguous(given.flat(upstream)))

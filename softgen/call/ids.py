@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from softgen.call.library import library_of
+from softgen.call.scalars import is_number
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.problems.dtypes import Integer
 from softgen.problems.functions.token_log_probs import MOST_IDS
@@ -26,7 +27,8 @@ class Ids(NamedTuple):
 
     def flat(self, array: Any) -> Any:
         """Return an array of the ids' shape as a kernel takes it."""
-        return array[..., 0] if self.single and len(array.shape) > len(self.array.shape) else array
+        of_one = self.single and tuple(array.shape) == (*self.array.shape, 1)
+        return array[..., 0] if of_one else array
 
     def shaped(self, array: Any) -> Any:
         """Return what a kernel made in the shape of the caller's ids."""
@@ -87,8 +89,15 @@ def require_columns(ids: Any, cols: int) -> None:
         )
 
 
+def temperature_of(temperature: Any) -> Any:
+    """Return a number, or an array of a library's own class."""
+    return temperature if is_number(temperature) else library_of(temperature, "temperature")[1]
+
+
 def scale_of(temperature: Any) -> Any:
     """Return 1 / temperature; raise InvalidValueError for a number that is not above 0."""
-    if isinstance(temperature, (int, float)) and not temperature > 0:
-        raise InvalidValueError(f"temperature must be above 0, got {temperature!r}")
+    if is_number(temperature):
+        if not temperature > 0:
+            raise InvalidValueError(f"temperature must be above 0, got {temperature!r}")
+        temperature = float(temperature)  # one of NumPy's would be divided in its own type
     return 1 / temperature

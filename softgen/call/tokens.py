@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.axes import axis_of, with_axes_kept
-from softgen.call.ids import Ids, ids_of, require_columns, scale_of
+from softgen.call.ids import Ids, ids_of, require_columns, scale_of, temperature_of
 from softgen.call.library import library_of
 from softgen.call.options import HookedAxisOptions, HookedOptions, call
 from softgen.errors import InvalidValueError
@@ -97,6 +97,7 @@ def token_log_probs(
     NaN for a row with NaN or +inf, or of nothing but -inf, and -inf for a column of -inf or one
     that a hook hides. Raises what `softmax` raises.
     """
+    x = library_of(x)[1]
     given = ids_of(x, ids)
     if checked:
         require_columns(given.array, x.shape[-1])
@@ -104,7 +105,7 @@ def token_log_probs(
     if temperature is not None:
         if asked.get("scale") is not None:
             raise InvalidValueError("scale is 1 / temperature; give one of them")
-        asked["scale"] = scale_of(temperature)
+        asked["scale"] = scale_of(temperature_of(temperature))
     if topk is not None:
         taken = {"dtype": dtype is not None, "return_entropy": return_entropy}
         if refused := [name for name, is_given in taken.items() if is_given]:

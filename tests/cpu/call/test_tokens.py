@@ -97,6 +97,70 @@ def test_a_temperature_is_a_scale_of_x_and_of_its_gradient(world: World) -> None
     assert [each.problem.hooks[0].name for each in world.variants] == ["scale", "scale"]
 
 
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_a_number_of_numpy_is_a_temperature_of_its_value(kind: str, world: World) -> None:
+    """1 / 3 in float16 would be off by 1e-4."""
+    x, chosen = drawn(ROWS, COLS, kind=kind), ids_of(ROWS)
+    wanted = log_softmax(x, 3)[np.arange(ROWS), chosen]
+    one = cupy_array(np.ones(ROWS, kind))
+    dx = gradients.token_log_probs_backward(x, chosen, one, one, temperature=3)
+    for number in (np.float16(3), np.float32(3), np.float64(3), np.int64(3), np.array(3, "f2")):
+        found = tokens.token_log_probs(x, chosen, temperature=number)
+        np.testing.assert_allclose(found, wanted, rtol=1e-6 if kind == "f4" else 1e-14)
+        given: dict[str, Any] = {"temperature": number}
+        found = gradients.token_log_probs_backward(x, chosen, one, one, **given)
+        np.testing.assert_array_equal(found, dx)
+    for wrong in (np.float32(-1), np.int64(0), np.float32(np.nan)):
+        with pytest.raises(InvalidValueError, match="temperature must be above 0"):
+            tokens.token_log_probs(x, chosen, temperature=wrong)
+
+
+@pytest.mark.parametrize("topk", [None, 2])
+def test_ids_with_an_axis_of_one_take_out_of_their_shape(topk: int | None, world: World) -> None:
+    """Not the first elements of a longer axis."""
+    x, chosen = drawn(ROWS, COLS), ids_of(ROWS, 1)
+    given: dict[str, Any] = {"topk": topk}
+    for shape in ((ROWS, 1), (ROWS,)):
+        out = full(shape, 0)
+        tokens.token_log_probs(x, chosen, out=out, **given)
+        wanted = np.take_along_axis(log_softmax(x), chosen, -1)
+        np.testing.assert_allclose(out.reshape(ROWS, 1), wanted, rtol=1e-5)
+    with pytest.raises(InvalidValueError, match=r"out must have shape \(5,\), got \(5, 3\)"):
+        tokens.token_log_probs(x, chosen, out=full((ROWS, 3), 0), **given)
+    lse = np.log(np.exp(x).sum(axis=-1))
+    with pytest.raises(InvalidValueError, match="upstream must have the shape"):
+        gradients.token_log_probs_backward(x, chosen, lse, full((ROWS, 3), 1))
+
+
+class Interface:
+    """An array of another library: all that it tells is where it lies."""
+
+    __cuda_array_interface__: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+def test_arrays_of_other_libraries(world: World) -> None:
+    x, chosen, lse = drawn(ROWS, COLS), ids_of(ROWS, 1), full(ROWS, 4)
+    temperatures, up = full(ROWS, 2), full((ROWS, 1), 0.5)
+    cases: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+        (tokens.token_log_probs, (x, chosen), {"checked": True, "temperature": temperatures}),
+        (tokens.token_log_probs, (x, chosen), {"topk": 2}),
+        (gradients.token_log_probs_backward, (x, chosen, lse, up), {}),
+        (
+            gradients.token_log_probs_backward,
+            (x, chosen, lse, up, lse, lse),
+            {"temperature": temperatures},
+        ),
+    ]
+    for function, arrays, options in cases:
+        others = {k: Interface(v) if hasattr(v, "shape") else v for k, v in options.items()}
+        found = function(*map(Interface, arrays), **others)
+        for mine, right in zip(found, function(*arrays, **options), strict=True):
+            np.testing.assert_array_equal(mine, right)
+
+
 @pytest.mark.parametrize(
     ("shape", "kind", "suffix"),
     [((), "int64", ""), ((1,), "int32", "_i32"), ((3,), "int64", "_k3")],
