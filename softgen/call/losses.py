@@ -72,10 +72,12 @@ def cross_entropy(
     not fit x.
     """
     require_reduction(reduction)
+    x, target = library_of(x)[1], library_of(target, "target")[1]
     are_probs = are_probabilities(target, x)
     if are_probs:
         require_no_index(ignore_index)
     if weight is not None:
+        weight = library_of(weight, "weight")[1]
         _require_weight(weight, x)
         if are_probs or label_smoothing:
             weighed = _weighed(x, target, weight, ignore_index, label_smoothing, checked=checked)
@@ -92,7 +94,6 @@ def cross_entropy(
         checked=checked,
         options=options,
     )
-    target = library_of(target, "target")[1]
     loss = reduced(loss, target, ignore_index, reduction, weight, int(x.shape[-1]))
     return (loss, lse) if return_lse else loss
 
@@ -107,7 +108,7 @@ def are_probabilities(target: Any, x: Any) -> bool:
     """Whether a target has the probabilities of classes, and not their indices."""
     library, target = library_of(target, "target")
     kind = library.element_type(target)
-    if isinstance(kind, FloatType) and len(target.shape) < len(x.shape):
+    if isinstance(kind, FloatType) and len(target.shape) < library_of(x)[1].ndim:
         raise no_indices(kind.value, target.shape)
     return isinstance(kind, FloatType)
 
@@ -298,7 +299,7 @@ def cross_entropy_grad(
     name, array, target = _of_target(f"cross_entropy_grad{kind}", x, target)
     if not several:
         upstream = finite("upstream", upstream)
-    weights = _weights_of_rows(weight, x, target, ignored)
+    weights = _weights_of_rows(weight, array, target, ignored)
     if kind and not several:
         upstream, several = _on_device(upstream, array, dtype), True
     up = _upstreams(upstream, array, weights) if several else (upstream,)
@@ -344,6 +345,7 @@ def cross_entropy_backward(
     exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
     in rows whose target is no class, or whose lse is not finite.
     """
+    lse = library_of(lse, "lse")[1]
     are_probs = are_probabilities(target, x)
     if are_probs:
         require_no_index(ignore_index)
@@ -353,7 +355,7 @@ def cross_entropy_backward(
         mass = weighed.probs.sum(-1)
         return weighed.backward(lse, mass, upstream, z_loss, dtype=dtype, out=out, options=options)
     if are_probs:
-        mass = library_of(target)[1].sum(-1, dtype=library_of(lse, "lse")[1].dtype)
+        mass = library_of(target)[1].sum(-1, dtype=lse.dtype)
         return backward_of_probabilities(
             *(x, target, lse, mass, upstream, label_smoothing, z_loss),
             **{"dtype": dtype, "out": out, "options": options},
@@ -361,7 +363,7 @@ def cross_entropy_backward(
     ignored = whole("ignore_index", ignore_index)
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     name, array, target = _of_target("cross_entropy_backward", x, target)
-    weights = _weights_of_rows(weight, x, target, ignored)
+    weights = _weights_of_rows(weight, array, target, ignored)
     rest = (target, ignored, lse, *_upstreams(upstream, array, weights), smoothing, z_loss)
     return call(name, x, options, HookedOptions, dtype=dtype, out=out, others=rest)
 

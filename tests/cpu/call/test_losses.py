@@ -30,6 +30,40 @@ def exact(x: Any, target: Any, weight: Any = None, smoothing: float = 0.0, z: fl
     return loss * weights, weights.sum()
 
 
+class Interface:
+    """An array of another library: all that it tells is where it lies."""
+
+    __cuda_array_interface__: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("of_probabilities", [False, True])
+def test_arrays_of_other_libraries(
+    weighed: bool, smoothing: float, of_probabilities: bool, world: World
+) -> None:
+    x, up, lse = x_of(), x_of(ROWS), cupy_array(np.full(ROWS, 9.0))
+    target = cupy_array(np.abs(x_of(ROWS, COLS))) if of_probabilities else TARGET
+    weight = cupy_array(np.arange(1.0, 6.0)) if weighed else None
+    given: dict[str, Any] = {"label_smoothing": smoothing, "weight": weight}
+    others = given | {"weight": None if weight is None else Interface(weight)}
+    for function, arrays in (
+        (softgen.cross_entropy, (x, target)),
+        (softgen.cross_entropy_grad, (x, target)),
+        (softgen.cross_entropy_backward, (x, target, lse, up)),
+    ):
+        found = function(*map(Interface, arrays), **others)
+        wanted = function(*arrays, **given)
+        for mine, right in zip(
+            *((each if isinstance(each, tuple) else (each,)) for each in (found, wanted)),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(mine, right)
+
+
 @pytest.mark.parametrize("reduction", losses.REDUCTIONS)
 @pytest.mark.parametrize(
     "options",
