@@ -123,8 +123,8 @@ def logsumexp(
         lse = _logsumexp[type(x)](x, out, axis, dtype, None, None, None, ())
     if not keepdim:
         return lse
-    if axis is None:
-        return with_axes_kept(lse, None, library_of(x)[1].ndim)
+    if axis is None or not lse.shape:  # of x with one axis, or with none
+        return with_axes_kept(lse, axis, library_of(x)[1].ndim)
     return lse[..., None] if axis == -1 else with_axes_kept(lse, axis)
 
 

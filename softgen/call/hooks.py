@@ -43,7 +43,7 @@ def _of_any_axis(hooks: Mapping[str, Any]) -> bool:
 
 def the_axis(ndim: int, axis: object) -> int:
     """Return the axis as -1 for the last one, else from 0 on; NotSupportedError for several."""
-    if isinstance(axis, int) and not isinstance(axis, bool):
+    if is_number(axis) and not isinstance(axis, bool):  # one of NumPy's too
         (found,) = axes_of(axis, ndim) or (-1,)
         return -1 if found == ndim - 1 else found
     raise NotSupportedError(

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import softgen
 from softgen.call.axes import axes_of, is_of_ints, reduced, with_axes_kept
 from softgen.errors import CaptureError, InvalidTypeError, InvalidValueError
 from softgen.problems.layouts import ROWS, Columns
-from tests.helpers.cupy_calls import World, drawn, zeros
+from tests.helpers.cupy_calls import World, cupy_array, drawn, zeros
 
 
 @pytest.mark.parametrize(
@@ -192,3 +193,18 @@ def test_no_copy_is_made_while_a_stream_is_captured(world: World) -> None:
     x = drawn(3, 4, 5)
     with pytest.raises(CaptureError, match=r"axes \(0, 2\) of a 3-d array are copied"):
         world("softmax", x, axis=(0, 2), out=x)
+
+
+@pytest.mark.parametrize("axis", [-1, 0, None, (0,)])
+def test_a_number_keeps_its_axes_which_are_none(axis: Any, world: World) -> None:
+    for of in (softgen.logsumexp, softgen.entropy):
+        assert np.shape(of(cupy_array(np.float32(2)), axis, keepdim=True)) == ()
+        assert np.shape(of(drawn(3), axis, keepdim=True)) == (1,)
+
+
+def test_an_axis_may_be_an_integer_of_numpy_with_hooks_too(world: World) -> None:
+    x, bias = drawn(4, 5), drawn(4, 1)
+    for axis in (np.int64(0), np.int32(-2)):
+        for hooks in ({"bias": bias}, {"scale": 2.0}):
+            found = softgen.softmax(x, axis, **hooks)
+            np.testing.assert_array_equal(found, softgen.softmax(x, 0, **hooks))
