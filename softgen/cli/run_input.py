@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from softgen.call.hooks import NAMES, chosen
 from softgen.call.library import Library
+from softgen.call.scalars import bits
 from softgen.cli.npy import MAX_ELEMENTS, read_npy, too_many
 from softgen.cli.options import require_new_file
 from softgen.disk import outputs
@@ -223,6 +225,12 @@ def _number(operand: Operand, given: Path | None, arrays: Mapping[str, NDArray[A
         return arrays[operand.name.removesuffix("_count")].size if place == "count" else 1
     if given is None and operand.default is not None:
         return operand.default
+    if isinstance(operand.dtype, Integer):
+        whole = None
+        with contextlib.suppress(ValueError):  # 1e3 is whole too
+            whole = int(str(given))  # of which a float has 53 bits
+        if whole is not None:
+            return bits(f"--operand {operand.name}", whole)
     try:
         number = float(str(given))
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,24 @@ def test_cross_entropy_of_files_and_its_gradient(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         np.load(tmp_path / "result.npy"), np.where(counts[:, None], dx / 2, 0), 1e-4, 1e-6
     )
+
+
+def test_a_number_of_64_bits_is_taken_as_it_is(tmp_path: Path) -> None:
+    """A float has 53 of them, and another seed draws others."""
+    x = np.random.default_rng(0).standard_normal((200, 30)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    drawn: dict[str, Any] = {}
+    for seed in ("9007199254740992", "9007199254740993", str(2**64 - 1), "-1", "1e3", "1000"):
+        given = ("--operand", f"seed={seed}", "--result", f"ids={tmp_path / 'ids.npy'}")
+        ok("run", "--function", "sample", "--input", tmp_path / "x.npy", *given, *CPU)
+        drawn[seed] = np.load(tmp_path / "ids.npy")
+    assert (drawn["9007199254740992"] != drawn["9007199254740993"]).any()
+    np.testing.assert_array_equal(drawn[str(2**64 - 1)], drawn["-1"])
+    np.testing.assert_array_equal(drawn["1e3"], drawn["1000"])
+    for seed, said in ((2**64, "must fit 64 bits"), (10**400, "must fit")):
+        given = ("--operand", f"seed={seed}")
+        message = refused(2, "run", "--function", "sample", *given, *CPU, "--shape", "2x8")
+        assert said in message
 
 
 def test_random_rows_need_no_files_and_wrong_numbers_are_told(tmp_path: Path) -> None:
