@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from softgen.errors import InvalidValueError, SoftgenError
-from softgen.problems.problem import Problem, rows_bucket
+from softgen.problems.problem import Problem, rows_bucket, whole_number
 from softgen.source.render import render
 from softgen.source.store import source_of
 from softgen.strategies.registry import strategy_named
@@ -151,6 +151,12 @@ def entry_from_json(data: Any) -> Entry:
         if data["schema"] != SCHEMA:
             raise InvalidValueError(f"schema {data['schema']!r}, this softgen reads {SCHEMA}")
         problem = problem_from_json(data["key"]["problem"])
+        fixed = data["key"]["problem"].get("fixed_order", False)
+        if type(fixed) is not bool:
+            raise InvalidValueError(f"fixed_order must be true or false, got {fixed!r}")
+        rows = whole_number("rows of a key", data["key"]["rows"])
+        if rows < 1:
+            raise InvalidValueError(f"rows of a key must be at least 1, got {rows}")
         environment = tuple(sorted(data["key"]["environment"].items()))
         for name, value in environment:
             if type(value) is not int and not _is_text(value):  # keys are hashed, devices printed
@@ -165,7 +171,7 @@ def entry_from_json(data: Any) -> Entry:
                 raise InvalidValueError(f"{field.name} must be {field.type}: {parameters}")
         winner = Variant(problem, kind(**parameters))
         return Entry(
-            Key(problem, int(data["key"]["rows"]), environment),
+            Key(problem, rows, environment),
             winner,
             tuple(_timing_from_json(timing) for timing in data["timings"]),
             _failures_from_json(data["failures"]),

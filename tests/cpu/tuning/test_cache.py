@@ -305,6 +305,14 @@ def on(**parts: Any) -> dict[str, Any]:
     return {**GOOD["key"], "environment": {**ENVIRONMENT, **parts}}
 
 
+def for_rows(rows: Any) -> dict[str, Any]:
+    return {**GOOD["key"], "rows": rows}
+
+
+def ordered(fixed_order: Any) -> dict[str, Any]:
+    return {**GOOD["key"], "problem": {**GOOD["key"]["problem"], "fixed_order": fixed_order}}
+
+
 TEXT = json.dumps(GOOD)
 OTHER_KEY = {**GOOD["key"], "rows": 8192}
 OTHER_DEVICE = {**GOOD["key"], "environment": {**ENVIRONMENT, "device": "NVIDIA H100"}}
@@ -344,6 +352,11 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "missing knob": (json.dumps(won_by("online", block_size=256)), "pack_size"),
     "a lesson": (json.dumps(won_by("serial", block_size=256)), "serial is never tuned"),
     "listed device": (json.dumps(changed(key=on(device=["x"]))), "device must be a text"),
+    "no rows": (json.dumps(changed(key=for_rows(0))), "rows of a key must be at least 1, got 0"),
+    "half a row": (json.dumps(changed(key=for_rows(0.5))), "rows of a key must be an int, got 0.5"),
+    "rows beyond floats": (json.dumps(changed(key=for_rows(10**400))), "rows of a key must fit"),
+    "listed order": (json.dumps(changed(key=ordered([]))), "fixed_order must be true or false"),
+    "order of a text": (json.dumps(changed(key=ordered("no"))), "fixed_order must be true or"),
     "negative rows": (json.dumps(changed(rows=-1)), "rows must be a number up to 4096, got -1"),
     "rows of another key": (json.dumps(changed(rows=4097)), "rows must be a number up to 4096"),
     "text rows": (json.dumps(changed(rows="8")), "rows must be a number up to 4096, got '8'"),
