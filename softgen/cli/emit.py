@@ -125,7 +125,8 @@ def emit(
                 "choose: --rows, --sms and --batch-invariant are not for it"
             )
         problems = _problems(cols, dtype, function, given)
-        _project(project, problems, name or NAME, arch or ARCHS, bindings or [], json)
+        called = NAME if name is None else name
+        _project(project, problems, called, arch or ARCHS, bindings or [], json)
         return
     if name is not None or bindings:
         raise typer.BadParameter("--name and --bindings need --project")
@@ -173,6 +174,7 @@ def _problems(
     if named is not None:
         if cols or dtypes or functions:
             raise typer.BadParameter("the full name of a variant says --cols, --dtype and so on")
+        given.problem()  # raises where another option says something else than the name
         return [named]
     if not cols:
         raise typer.BadParameter("--project needs --cols, which may be repeated")

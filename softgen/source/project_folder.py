@@ -150,7 +150,7 @@ def _listed(folder: Path) -> dict[str, set[str]]:
         safe = all(re.fullmatch(r"(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_.]+", each) for each in found)
         if document["generator"] != manifest.GENERATOR or "project" not in document or not safe:
             raise ValueError("it lists no project")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidValueError(
             f"{path} is not the manifest of a project ({error}); choose another folder"
         ) from error
@@ -168,8 +168,8 @@ def _there(folder: Path, path: str, before: dict[str, set[str]], text: str | Non
             raise InvalidValueError(f"{each} is a symbolic link; remove it")
     if not file.exists():
         return ""
-    found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no file"
-    if found not in (*before.get(path, ()), text and _digest(text)):
+    found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    if not found or found not in (*before.get(path, ()), text and _digest(text)):
         raise InvalidValueError(
             f"{file} was edited, or is not softgen's; nothing was written. Move or delete it, or "
             "choose another folder"

@@ -27,6 +27,7 @@ from softgen.tuning import policy
 from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused
 
 SAFE = "softmax_f32_1000_safe_b256_pdl1"
+FULL_NAME = "softmax_f32_8_warp_p4_c4_g2_r1_b128"
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +113,16 @@ def test_a_project_has_every_width_type_and_function() -> None:
         (("--cols", "64", "--name", "mine"), "--name and --bindings need --project"),
         (("--project", "made", "--cols", "64", "--bindings", "jax"), "bindings are tvm-ffi"),
         (("--project", "made", "--cols", "64", "--name", "A B"), "lower-case letters"),
+        (("--project", "made", "--cols", "64", "--name", ""), "lower-case letters"),
+        *(
+            (("--project", "made", "--variant", FULL_NAME, *beside), said)
+            for beside, said in (
+                (("--inner", "3"), "is for --inner 1, and --inner 3 was given"),
+                (("--strided", "1"), "is for --strided 0, and --strided 1 was given"),
+                (("--out-dtype", "float16"), "is for --out-dtype float32, and"),
+                (("--hook", "causal"), "has no hooks, and --hook causal was given"),
+            )
+        ),
     ],
 )
 def test_options_of_a_project_that_do_not_fit(options: tuple[str, ...], said: str) -> None:

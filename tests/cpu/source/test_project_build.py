@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import random
 import shutil
@@ -170,6 +171,28 @@ def test_a_project_can_be_written_again_and_keeps_edited_files(tmp_path: Path) -
     with pytest.raises(ValueError, match=r"README\.md was edited"):
         project(folder, wide, name="mine")
     assert not [path for path in (folder / "src").iterdir() if "softmax_f32_128_" in path.name]
+
+
+@pytest.mark.parametrize("path", ["src", "..", "."])
+def test_a_folder_in_the_list_of_files_is_none_of_them(path: str, tmp_path: Path) -> None:
+    """Whatever digest an edited manifest says it has."""
+    folder = tmp_path / "made"
+    few = [Problem.of("softmax", "float32", 64)]
+    project(folder, few, name="mine")
+    listed = folder / "manifest.json"
+    document = json.loads(listed.read_text())
+    for digest in ("no file", ""):
+        text = json.dumps({**document, "files": {**document["files"], path: digest}})
+        listed.write_text(text)
+        with pytest.raises(ValueError, match=r"is not softgen's; nothing was written"):
+            project(folder, few, name="mine")
+        assert listed.read_text() == text
+
+
+def test_a_manifest_of_a_hundred_thousand_brackets_is_none(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is not the manifest of a project"):
+        project(tmp_path, [Problem.of("softmax", "float32", 64)])
 
 
 @pytest.mark.parametrize("first", [False, True])
