@@ -18,7 +18,7 @@ from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import InvalidTypeError, InvalidValueError, LaunchError
 from softgen.problems.layouts import MOST_OUTER, Strided
-from softgen.problems.operands import Operand
+from softgen.problems.operands import Extent, Operand
 from softgen.problems.problem import natural_alignment
 from softgen.source.render import Source
 from softgen.strategies.variants import Variant
@@ -134,6 +134,7 @@ class Kernel:
             row_shape = problem.layout.row_shape(tuple(x.shape))
             outputs = resolve_outputs(library, x, out, problem, row_shape, views=views)
             others = other_inputs(library, x, problem, rest, outputs, row_shape)
+            self._require_neighbours(library, others)
             rows = math.prod(x.shape) // problem.cols
             if rows == 0:
                 return finished(library, outputs)
@@ -173,6 +174,24 @@ class Kernel:
                 + f". Plan with strided up to {MOST_OUTER}{self._or_call(', or call {}')}"
             )
         return found
+
+    def _require_neighbours(self, library: Library, others: list[Any]) -> None:
+        """Raise InvalidValueError for an array of numbered places whose neighbours are apart.
+
+        Of one with lines, whose distance is a number, those are the elements of a line.
+        """
+        inputs = self.variant.problem.inputs[1:]
+        names = {operand.name for operand in inputs}
+        for operand, array in zip(inputs, others, strict=True):
+            if operand.extent is not Extent.BROADCAST or library.is_contiguous(array):
+                continue
+            strides = library.byte_strides(array)
+            line = array.shape[-1] == 1 or strides[-1] == operand.dtype.itemsize
+            if not line or f"{operand.name}_stride" not in names:
+                raise InvalidValueError(
+                    f"the kernel finds elements of {operand.name} side by side, and {operand.name} "
+                    f"has strides {strides} in bytes; make it contiguous"
+                )
 
     def _require_alignment(self, library: Library, found: Placed) -> None:
         """Raise InvalidValueError unless rows start where the plan needs it."""

@@ -14,13 +14,17 @@ from softgen.call import hooks as module
 from softgen.call import options
 from softgen.call.cupy_library import CupyLibrary
 from softgen.call.hooks import chosen
+from softgen.call.kernel import Kernel
 from softgen.devices.emulator import run_each
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.problems.functions.base import Function
 from softgen.problems.hooks.dropout import bits_of
 from softgen.problems.numerics import check
+from softgen.problems.problem import Problem
 from softgen.source.generate import generate
-from tests.helpers.cupy_calls import CupyArray, World, zeros
+from softgen.strategies.variants import best_guess
+from tests.helpers.cupy_calls import ARCH, CupyArray, World, cupy_array, zeros
+from tests.helpers.driver import FakeKernel
 
 SOFTMAX = Function.of("softmax")
 Array = npt.NDArray[Any]
@@ -377,3 +381,25 @@ def test_a_number_that_does_not_fit_is_refused_without_a_launch(
         softgen.softmax(x, **hooks)  # type: ignore[arg-type]
     assert softgen.softmax(x, **{name: 2.0}).shape == shape  # type: ignore[arg-type]
     assert (world.driver.launches, world.variants) == ([], [])
+
+
+def test_a_plan_takes_hooks_arrays_whose_elements_are_side_by_side(world: World) -> None:
+    def planned(*hooks: str) -> Kernel:
+        variant = best_guess(Problem.of("softmax", "float32", 40, hooks=hooks), 24, ARCH)
+        loaded: Any = FakeKernel(variant.problem, world.driver, variant)
+        return Kernel(loaded)
+
+    x = cupy_array(X)
+    logits = cupy_array(np.arange(16, dtype=np.float32))
+    wide = cupy_array(np.random.default_rng(1).standard_normal((4, 60)).astype(np.float32))
+    sink, bias = planned("sinkf32"), planned("biasf32any")
+    lines = wide[:, :40]  # which are 60 apart
+    np.testing.assert_allclose(bias(x, lines, 24, 1, 0, 4, 60), softmax(X + lines), 3e-6)
+    of_rows = np.repeat(np.arange(4, dtype=np.float32), 6).reshape(2, 3, 4, 1)
+    wanted = softmax(np.concatenate((X, of_rows), -1))[..., :40]
+    for _ in range(2):
+        np.testing.assert_allclose(sink(x, logits[:4], 6, 4), wanted, 3e-6)
+        with pytest.raises(InvalidValueError, match=r"sink has strides \(8,\) in bytes; make it"):
+            sink(x, logits[::2], 6, 4)
+        with pytest.raises(InvalidValueError, match="elements of bias side by side"):
+            bias(x, wide.T, 24, 1, 0, 1, 0)
