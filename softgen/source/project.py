@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.problems.arch import Arch, arch_named
+from softgen.problems.dtypes import compute_type
 from softgen.problems.layouts import ROWS, AnyWidth
 from softgen.problems.operands import Extent, Operand
 from softgen.problems.problem import MAX_INT32_COLS, Problem
@@ -140,8 +141,13 @@ def plan(
         raise InvalidValueError("a project has at least one problem and one architecture")
     known = {arch if isinstance(arch, Arch) else arch_named(arch) for arch in archs}
     ordered = tuple(sorted(known, key=lambda arch: arch.compute_capability))
-    chosen = {each.problem: each for each in problems if isinstance(each, Variant)}
-    wanted = [each.problem if isinstance(each, Variant) else each for each in problems]
+    chosen: dict[Problem, Variant] = {}
+    wanted: list[Problem] = []
+    for each in problems:
+        problem = _of_its_types(each.problem if isinstance(each, Variant) else each)
+        wanted.append(problem)
+        if isinstance(each, Variant):
+            chosen[problem] = dataclasses.replace(each, problem=problem)
     groups: dict[str, list[Entry]] = {}
     for problem in dict.fromkeys(wanted):
         _require_alone(problem)
@@ -165,6 +171,17 @@ def plan(
         },
         tuple(dict.fromkeys(bindings)),
     )
+
+
+def _of_its_types(problem: Problem) -> Problem:
+    """Return a problem whose type of results is x's where no result has it, nor the arithmetic.
+
+    A dispatcher is then called with one type, and a width of another problem has one kernel.
+    """
+    of_results = any(operand.cuda == "Y" for operand in problem.operands)
+    if of_results or problem.compute_dtype is not compute_type(problem.dtype):
+        return problem
+    return dataclasses.replace(problem, out_dtype=problem.dtype)
 
 
 def _by_name(item: tuple[Variant, list[str]]) -> str:

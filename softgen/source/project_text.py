@@ -100,6 +100,8 @@ def _arguments(project: Project, group: Group) -> Iterator[str]:
         kind: " and ".join(o.name for o in group.arrays if o.cuda == kind) for kind in ("X", "Y")
     }
     outs = f"that of {of_type['Y']}" if of_type["Y"] else "the same"
+    if not of_type["Y"] and any(x is not y for x, y in pairs):
+        outs = "what widens the arithmetic"
     yield f"in, out: of a dispatcher: the type of {of_type['X']}, and {outs}: {known}"
     yield "cols: of a dispatcher: the elements of a row"
     double = any(DType.FLOAT64 in pair for pair in pairs)

@@ -22,6 +22,7 @@ from softgen.source.emit import write_if_different
 from softgen.source.project import Project, plan
 from softgen.source.project_folder import project, write
 from softgen.source.project_text import texts
+from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, parse_name
 from softgen.verify.matrix import matrix
 from tests.helpers import kept_builds, kept_nvcc
@@ -225,6 +226,30 @@ def test_a_run_that_ends_on_the_way_leaves_what_the_next_one_takes_over(
                 project(folder, given[1], name="mine")
         project(folder, given[2], name="mine")
         assert contents(folder) == wanted
+
+
+def test_a_function_without_results_of_a_type_of_their_own_has_that_of_x() -> None:
+    """`--out-dtype` is for all functions of a project: a dispatcher of those takes one type."""
+    given = {"dtype": "float32", "cols": 64, "out_dtype": "float16"}
+    loss, y = Problem.of("cross_entropy", **given), Problem.of("softmax", **given)
+    online = Problem.of("partial", **given)
+    made = planned(loss, select(online, 64, arch_named("sm_90"), "online"), y)
+    found = {group.problem.function.name: group.problem for group in made.groups}
+    assert {name: each.out_dtype.value for name, each in found.items()} == {
+        "cross_entropy": "float32",
+        "partial": "float32",
+        "softmax": "float16",
+    }
+    assert any(
+        kernel.source.name.startswith("partial_f32_64_online") for kernel in made.kernels.values()
+    )
+    header = texts(made)["include/paired.h"]
+    same = "the type of x, and the same: PAIRED_FLOAT32 and PAIRED_FLOAT32"
+    assert header.count(same) == 2
+    assert "that of y: PAIRED_FLOAT32 and PAIRED_FLOAT16" in " ".join(header.split())
+    wide = texts(planned(Problem.of("cross_entropy", "float32", 64, out_dtype="float64")))
+    said = "what widens the arithmetic: PAIRED_FLOAT32 and PAIRED_FLOAT64"
+    assert said in wide["include/paired.h"].replace("\n//     ", " ")
 
 
 def test_the_header_says_what_each_argument_is() -> None:
