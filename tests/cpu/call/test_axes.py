@@ -204,7 +204,8 @@ def test_a_number_keeps_its_axes_which_are_none(axis: Any, world: World) -> None
 
 def test_an_axis_may_be_an_integer_of_numpy_with_hooks_too(world: World) -> None:
     x, bias = drawn(4, 5), drawn(4, 1)
-    for axis in (np.int64(0), np.int32(-2)):
+    axes: tuple[Any, ...] = (np.int64(0), np.int32(-2))
+    for axis in axes:
         for hooks in ({"bias": bias}, {"scale": 2.0}):
             found = softgen.softmax(x, axis, **hooks)
             np.testing.assert_array_equal(found, softgen.softmax(x, 0, **hooks))

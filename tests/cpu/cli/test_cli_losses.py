@@ -49,9 +49,9 @@ def test_a_number_of_64_bits_is_taken_as_it_is(tmp_path: Path) -> None:
     assert (drawn["9007199254740992"] != drawn["9007199254740993"]).any()
     np.testing.assert_array_equal(drawn[str(2**64 - 1)], drawn["-1"])
     np.testing.assert_array_equal(drawn["1e3"], drawn["1000"])
-    for seed, said in ((2**64, "must fit 64 bits"), (10**400, "must fit")):
-        given = ("--operand", f"seed={seed}")
-        message = refused(2, "run", "--function", "sample", *given, *CPU, "--shape", "2x8")
+    for number, said in ((2**64, "must fit 64 bits"), (10**400, "must fit")):
+        too_large = ("--operand", f"seed={number}")
+        message = refused(2, "run", "--function", "sample", *too_large, *CPU, "--shape", "2x8")
         assert said in message
 
 

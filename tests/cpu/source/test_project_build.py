@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -230,7 +231,7 @@ def test_a_run_that_ends_on_the_way_leaves_what_the_next_one_takes_over(
 
 def test_a_function_without_results_of_a_type_of_their_own_has_that_of_x() -> None:
     """`--out-dtype` is for all functions of a project: a dispatcher of those takes one type."""
-    given = {"dtype": "float32", "cols": 64, "out_dtype": "float16"}
+    given: dict[str, Any] = {"dtype": "float32", "cols": 64, "out_dtype": "float16"}
     loss, y = Problem.of("cross_entropy", **given), Problem.of("softmax", **given)
     online = Problem.of("partial", **given)
     made = planned(loss, select(online, 64, arch_named("sm_90"), "online"), y)
