@@ -171,7 +171,7 @@ def readme() -> Iterator[Claim]:
         f"softgen is behind no other library at any of the {count} timings of five suites: level "
         f"with the next, within {NOISE * 100:.0f}%, at {level}. Two runs of one suite differ by "
         f"{usual * 100:.1f}% in the median and by {most * 100:.1f}% at most. {family} of the "
-        f"{count} are float32 with 4096 rows. In the suite `packs` {packs}.",
+        f"{count} are float32 with 4096 rows. In a sixth suite, `packs`, {packs}.",
         *OF_FIVE,
         *bench("packs", "batch_invariant"),
     )

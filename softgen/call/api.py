@@ -169,7 +169,7 @@ def finish(
         m: maxima of the whole rows, as `partial` or `merge` returns them; of x's shape without the
             axis, float32 (float64 if x or the result is).
         d: sums of the whole rows, likewise.
-        axis: as in `softmax`; any other than the last costs a copy of x.
+        axis: as in `softmax`.
         log: whether to return the logarithm.
         dtype: as in `softmax`.
         out: as in `softmax`.

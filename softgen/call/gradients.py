@@ -75,7 +75,7 @@ def logsumexp_backward(
             dtype="float32": float32 (float64 if x or dx is), of x's shape without the axis. An
             error of it is a relative one of dx: 7.6e-6 for the rounding of a float32 near 200.
         upstream: gradient with respect to lse, of lse's shape and dtype.
-        axis: as in `softmax`; any other than the last costs a copy of x.
+        axis: as in `softmax`.
         dtype: dtype of dx; x's by default.
         out: where to write: x itself, or another array of dx's shape, dtype and device.
         options: as in `softmax`, without hooks.

@@ -31,7 +31,7 @@ def entropy(
 
     Args:
         x: as in `softmax`.
-        axis: as in `softmax`; any other than the last costs a copy of x.
+        axis: as in `softmax`.
         dtype: dtype of the result; x's by default.
         out: where to write, an array of the result's shape (without keepdim), dtype and device.
         keepdim: whether results keep the axes, with length 1.

@@ -40,9 +40,9 @@ def explain(
 
     The first line compares the time with that of the first guess and that of a copy. Times are
     those that `softgen tune`, or a first call, stored in the cache for the GPU here. With --arch or
-    --sms, and without a GPU, there are none. Then it tells what a call takes on that device without
-    tuning: the winner that softgen ships for it, else what the table of the nearest device has for
-    a similar shape, else the best guess.
+    --sms, and without a GPU, it tells what a call takes on that device without tuning: the winner
+    that softgen ships for it, with its time, else what the table of the nearest device has for a
+    similar shape, else the best guess.
     """
     from softgen.cli import explain_text
     from softgen.problems.roofline import data_sheet_peaks, roofline

@@ -39,8 +39,8 @@ def _require_hooks(problem: Problem) -> None:
     function, names = problem.function, ", ".join(map(str, problem.hooks))
     if not function.hookable:
         raise InvalidValueError(
-            f"{function.name} takes no hooks, got {names}; softmax takes all, and docs/hooks.md "
-            "says which function takes which"
+            f"{function.name} takes no hooks, got {names}; softmax takes all, and "
+            "docs/hooks_table.md says which function takes which"
         )
     if problem.zero_rows and not problem.writes_elements:
         raise InvalidValueError(f"{function.name} has no NaN for zeroempty to replace")

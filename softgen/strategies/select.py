@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -168,6 +169,8 @@ def _unknown(choice: str, names: list[str]) -> InvalidValueError:
         "softmax_f32_1000_online_p4_u2_b128"
     )
     more += _not_installed(choice.partition("_")[0])
+    if re.fullmatch(r"\d+x\d+", choice):
+        more += f". {choice} is a shape, which --shape takes"
     return InvalidValueError(unknown("variant", choice, [*names, *NAMED], more))
 
 

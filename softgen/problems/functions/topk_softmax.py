@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.problems.dtypes import DType, FloatType, Integer
+from softgen.problems.dtypes import FLOAT32_TINY, DType, FloatType, Integer
 from softgen.problems.functions.base import Function, element, number_input, row_result
 from softgen.problems.functions.exhibit import Exhibit
 from softgen.problems.operands import Extent, Measure, Operand
@@ -18,6 +18,8 @@ MOST_GROUPS = 32  # a lane ranks one each
 # How far a choice may be from the exact one, relative to the score and to what is compared: scores
 # carry the error of an exponential and of a sum.
 _SCORE_ERROR = {DType.FLOAT32: 4e-6, DType.FLOAT64: 4e-14}
+# Below it a score is 0: of float32 -ftz=true leaves no smaller number.
+_LEAST_SCORE = {DType.FLOAT32: FLOAT32_TINY, DType.FLOAT64: 2.0**-1074}
 _SUM_ERROR = {DType.FLOAT32: 2.0**-22, DType.FLOAT64: 2.0**-51}
 
 
@@ -231,9 +233,17 @@ class TopkSoftmax(Chosen):
         )
 
     def compared(self, *inputs: Any) -> Any:
-        """Return what the choice is made of: of scores alone, x, which has their order."""
+        """Return what the choice is made of: of scores alone, x, which has their order.
+
+        A score that the arithmetic has no number for, as that of -inf, comes last.
+        """
+        import numpy as np
+
         x = inputs[0]
-        return self._scores(x) + inputs[1] if self.bias else x
+        if not self.bias:
+            return x
+        scores = self._scores(x)
+        return np.where(scores < _LEAST_SCORE[_kind_of(x)], -np.inf, scores + inputs[1])
 
     def of_columns(self, columns: Any, *inputs: Any) -> tuple[Any, ...]:
         """Return the weights of those columns, and them."""
@@ -271,12 +281,12 @@ class TopkSoftmax(Chosen):
         import numpy as np
 
         x = inputs[0]
-        kind = DType.FLOAT64 if x.dtype.itemsize > 8 else DType.FLOAT32
+        kind = _kind_of(x)
         if not self.chooses_scores:
             return np.full(x.shape, 2.0**-126)
         scores = self._scores(x)
-        compared = scores + inputs[1]
-        return _SCORE_ERROR[kind] * scores + _SUM_ERROR[kind] * abs(compared) + 2.0**-126
+        with_bias = scores + inputs[1]
+        return _SCORE_ERROR[kind] * scores + _SUM_ERROR[kind] * abs(with_bias) + 2.0**-126
 
     def _bad(self, *inputs: Any) -> Any:
         """Return which rows give NaN."""
@@ -321,6 +331,11 @@ class TopkSoftmax(Chosen):
     def _shaped(self, weights: Any, ids: Any) -> tuple[Any, ...]:
         """Return both without the axis of one column a row."""
         return (weights[:, 0], ids[:, 0]) if self.k == 1 else (weights, ids)
+
+
+def _kind_of(x: Any) -> DType:
+    """Return the type of the arithmetic that a reference in x's type judges."""
+    return DType.FLOAT64 if x.dtype.itemsize > 8 else DType.FLOAT32
 
 
 TOPK_SOFTMAX = TopkSoftmax()

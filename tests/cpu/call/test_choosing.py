@@ -68,7 +68,8 @@ def test_hooks_modify_x_before_its_scores(scores: str, biased: bool, world: Worl
     assert [str(hook) for hook in problem.hooks] == ["softcap", "biasf32", "mask"]
     z = np.where(mask, 2 * np.tanh(np.asarray(x, np.float64) / 2) + lines, -np.inf)
     s = scores_of(z, scores == "sigmoid")
-    wanted = np.argsort(-(s + b), axis=-1, kind="stable")[:, :4]
+    compared = np.where(mask, s + b, -np.inf)
+    wanted = np.argsort(-compared, axis=-1, kind="stable")[:, :4]
     np.testing.assert_array_equal(ids, wanted)
     np.testing.assert_allclose(weights, np.take_along_axis(s, wanted, -1), rtol=1e-5)
 

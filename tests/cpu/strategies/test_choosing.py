@@ -254,6 +254,31 @@ def test_zeros_of_both_signs_in_packs() -> None:
     assert ids(broken(source, "__hadd2(pair, Pair{})", "pair")) != list(range(8))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{K8}_sigmoid_bias_norm_f32_256_warp_p4_c8_g32_r1_b128_pdl3",
+        f"{K8}_bias_f32_256_warp_p4_c8_g32_r1_b128_pdl3",
+        f"{K8}_sigmoid_bias_f32_4000_block_p4_c32_g128_b128_m1_pdl1",
+        f"{K8}_sigmoid_bias_norm_f32_4000_cluster_p4_c12_b128_k4_m1_pdl1",
+        f"{K8}_bias_f32_300_safe_b256_pdl1",
+        f"{K8}_sigmoid_bias_g8of4_norm_f64_256_safe_b256_pdl1",
+    ],
+)
+def test_what_is_hidden_is_not_chosen_for_its_bias(name: str) -> None:
+    """Where three columns are shown these are first, and the lowest that are hidden follow."""
+    source = render(parse_name(name))
+    cols, kind = source.variant.problem.cols, source.variant.problem.dtype.value
+    x, shown = np.full((1, cols), -np.inf, kind), [4, 9, 20]
+    x[0, shown] = [1, -2, 3]
+    bias = np.linspace(1, 9, cols, dtype=kind)
+    bias[shown] = 0
+    weights, ids = run_each(source, x, others=(bias, np.array(1, kind)))
+    assert ids[0].tolist() == [20, 4, 9, 0, 1, 2, 3, 5]
+    assert (weights[0, :3] > 0).all()
+    assert (weights[0, 3:] == 0).all()
+
+
 def test_a_bias_for_what_is_not_there() -> None:
     columns = np.arange(4000)
     bias = np.where((columns >= 1400) & (columns < 1500), 2, -1).astype(np.float32)
@@ -267,8 +292,6 @@ def test_a_bias_for_what_is_not_there() -> None:
 
     of_blocks = render(parse_name(f"{K8}_sigmoid_bias_f32_4000_cluster_p4_c12_b128_k4_m1_pdl1"))
     assert verdict(of_blocks)
-    with pytest.raises(EmulationError, match="race"):  # of two that have one rank
-        verdict(broken(of_blocks, "min(kCols, first + kSlicePacks * kPackSize)", "kCols"))
     of_block = render(parse_name(f"{K8}_sigmoid_bias_f32_4000_block_p4_c32_g128_b128_m1_pdl1"))
     assert verdict(of_block)
     with pytest.raises(EmulationError, match="past the end of choice_bias"):

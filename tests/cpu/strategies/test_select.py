@@ -89,6 +89,11 @@ def test_a_variant_for_aligned_rows_is_refused_for_rows_that_start_anywhere() ->
         select(anywhere, 4096, H200, "softmax_f32_1000_online_p4_u2_b128")
 
 
+def test_a_shape_in_the_place_of_a_variant_is_told_where_it_goes() -> None:
+    with pytest.raises(InvalidValueError, match="8192x4096 is a shape, which --shape takes"):
+        select(THOUSAND, 4096, H200, "8192x4096")
+
+
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
     with pytest.raises(InvalidValueError, match=r"'teleport'.*online.*safe.*warp.*oneflow"):
         select(THOUSAND, 4096, H200, "teleport")
