@@ -211,7 +211,8 @@ class TopkSoftmax(Chosen):
             )
             spread = 4 * off.max()
             sure = scores > scores[last] + spread
-            maybe = (abs(scores - scores[last]) <= spread) & ~sure
+            near = (scores == scores[last]) | (abs(scores - scores[last]) <= spread)
+            maybe = near & ~sure
             used = np.isin(np.arange(self.groups), found // size)
             order = np.lexsort((ranks, ~used, ~maybe, ~sure))[: self.kept_groups]
             inside = np.isin(np.arange(self.groups), order).repeat(size)
@@ -285,8 +286,9 @@ class TopkSoftmax(Chosen):
         if not self.chooses_scores:
             return np.full(x.shape, 2.0**-126)
         scores = self._scores(x)
-        with_bias = scores + inputs[1]
-        return _SCORE_ERROR[kind] * scores + _SUM_ERROR[kind] * abs(with_bias) + 2.0**-126
+        compared = self.compared(*inputs)
+        finite = np.where(np.isfinite(compared), compared, 0)  # of infinity nothing is rounded
+        return _SCORE_ERROR[kind] * scores + _SUM_ERROR[kind] * abs(finite) + 2.0**-126
 
     def _bad(self, *inputs: Any) -> Any:
         """Return which rows give NaN."""

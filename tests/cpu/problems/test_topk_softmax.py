@@ -76,6 +76,21 @@ def test_scores_that_are_closer_than_their_error_may_change_places() -> None:
     assert judged(function, x, [[9, 6]], bias).ok
 
 
+@pytest.mark.parametrize(
+    ("infinite", "groups", "right"),
+    [(-np.inf, 0, [15, 14]), (-np.inf, 4, [15, 14]), (np.inf, 0, [0, 15]), (np.inf, 4, [0, 3])],
+)
+def test_a_bias_that_is_infinite_excuses_nothing(
+    infinite: float, groups: int, right: list[int]
+) -> None:
+    """An error in proportion to it would let any column stand in the place of any other."""
+    x, bias = np.linspace(-1, 1, COLS)[None], np.zeros(COLS)
+    bias[0] = infinite
+    function = TopkSoftmax(2, sigmoid=True, bias=True, groups=groups, kept_groups=groups // 4)
+    for ids in ([15, 14], [15, 0], [0, 15], [0, 3]):
+        assert judged(function, x, [ids], bias).ok is (ids == right)
+
+
 def test_groups_that_are_as_good_may_be_kept() -> None:
     x, bias = np.zeros((1, COLS)), np.zeros(COLS)
     x[0, [0, 1, 5, 6, 8]] = [1, 1, 1, 1 + 1e-7, 3]
