@@ -451,7 +451,8 @@ def _ulp_error(
     if operand.measure is Measure.LOGARITHM:
         excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32] + off
     elif size is not None:  # where terms cancel, their own rounding counts, and that of the result
-        excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32] * size + 2**-7 * np.abs(exact)
+        step = 2.0**-10 if operand.dtype is DType.FLOAT16 else 2.0**-7
+        excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32] * size + step * np.abs(exact)
         excused |= (got == 0) & (np.abs(exact) < flushed)
     else:
         excused = (got == 0) & (np.abs(exact) < flushed)

@@ -204,6 +204,19 @@ def test_a_16_bit_result_may_be_the_neighbour_and_no_further(dtype: DType) -> No
             assert (result.ok, result.worst, result.index) == (ok, steps, (4, 7))
 
 
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_a_gradient_of_16_bits_is_rounded_as_its_own_type_is(dtype: DType) -> None:
+    """A share of it that bfloat16 rounds away is 8 to 16 steps of float16."""
+    given = Problem.of("logsumexp_backward", DType.FLOAT32, 64, out_dtype=dtype)
+    x = rows().astype(np.float32)
+    inputs = (x, *other_inputs(x, given))
+    right = encode(exact_results(given, inputs)[0], dtype).view(np.uint16)
+    for steps, ok in ((1, True), (3, False)):
+        wrong = right.copy()
+        wrong[4, 7] += steps
+        assert numerics.check([wrong.view(storage_dtype(dtype))], inputs, given).ok is ok
+
+
 def test_bfloat16_results_that_float32_flushes_may_be_0() -> None:
     x = encode([[0.0, -87.4, -100.0, -80.0]], DType.BFLOAT16)
     small = Problem.of(SOFTMAX, "bfloat16", 4)
