@@ -325,6 +325,9 @@ def _check(
             flushed: Float64 | float = FLOAT32_TINY * (1 + 2**-8) if single else 0.0
             if operand.extent is Extent.ELEMENT:  # which slopes multiply
                 flushed = flushed * np.maximum(times, 1.0)
+                if operand.measure is Measure.TERMS and single:  # by any upstream
+                    least = _BOUND[DType.FLOAT32] * _FLOOR[DType.FLOAT32]
+                    flushed = np.maximum(flushed, least)
             error = _ulp_error(operand, result, got, exact, size, off, flushed)
         else:
             more = exponent_error * _below_maximum(x) if exponent_error else 0.0
@@ -444,7 +447,8 @@ def _ulp_error(
 
     float32 arithmetic is compiled with -ftz=true, so a bfloat16 result that is less than `flushed`
     may be 0: float32's smallest normal number (or rounded up to it), times what a gradient then is
-    multiplied by. Other hooks multiply a result before anything is flushed.
+    multiplied by, and of a gradient what one of float32 may be off by: an upstream gradient may
+    multiply what was flushed. Other hooks multiply a result before anything is flushed.
     """
     wanted = _steps(encode(exact, operand.dtype))
     error: Float64 = np.abs(_steps(result) - wanted).astype(np.float64)

@@ -292,6 +292,31 @@ def test_a_gradient_moves_with_elements_as_far_as_a_hook_has_them_off() -> None:
         assert numerics.check([dx], inputs, problem).ok is ok
 
 
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("topk_softmax_backward_k1_sigmoid", {"weights": [2.5], "upstream": [-1.5], "ids": [1]}),
+        ("logsumexp_backward", {"lse": [0.0], "upstream": [-3.75]}),
+    ],
+)
+def test_gradients_that_are_flushed_before_upstream_multiplies_them_may_be_0(
+    name: str, others: dict[str, list[float]]
+) -> None:
+    """A factor of 6e-39 is flushed, and times the upstream gradient it is a normal number."""
+    given = Problem.of(name, "bfloat16", 2)
+    for size, ok in ((6e-39, True), (1e-35, False)):
+        x = [[0, np.log(size) * (-1 if "sigmoid" in name else 1)]]
+        values = {"x": x, **others}
+        inputs = [encode(values[each.name], each.dtype) for each in given.inputs]
+        pairs = zip(inputs, given.inputs, strict=True)
+        exact = exact_results(given, [decode(v, o.dtype) for v, o in pairs])
+        dx = encode(exact[0], DType.BFLOAT16)
+        assert abs(exact[0][0, 1]) > 1.2e-38
+        assert numerics.check([dx], inputs, given).ok
+        dx[0, 1] = 0
+        assert numerics.check([dx], inputs, given).ok is ok
+
+
 @pytest.mark.parametrize("hook", ["scaleany", "softcap", "biasf32any"])
 def test_what_is_given_of_a_row_is_of_what_hooks_make_of_it(hook: str) -> None:
     x = np.random.default_rng(0).normal(size=(9, 40)).astype("float32")
