@@ -253,7 +253,7 @@ def check(
         as_wide = widened(exact_inputs, wide)
         exact = problem.function.settled(exact, tuple(got), *as_wide, off=off)
         exact = widened(exact, wide=False)
-        sizes = problem.function.magnitudes(*exact_inputs)
+        sizes = problem.function.magnitudes(*as_wide)  # those of float64 overflow in float64
         if isinstance(off, np.ndarray):
             sizes = _with_moves(sizes, problem, exact_inputs, off)
         times = gain(problem, values) if problem.slopes else 1.0

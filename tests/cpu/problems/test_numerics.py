@@ -349,6 +349,20 @@ def test_sums_of_float64_that_overflow_are_judged_in_more_than_float64() -> None
     assert numerics.check([encode(exact[0], DType.BFLOAT16)], (dy, y), narrow).ok
 
 
+@LONG_DOUBLE
+@pytest.mark.parametrize("name", ["softmax_backward", "log_softmax_backward"])
+def test_sizes_of_terms_that_overflow_in_float64_excuse_nothing(name: str) -> None:
+    """Of an infinite size any result is within a share."""
+    given = Problem.of(name, "float64", 64)
+    dy = np.full((1, 64), np.finfo(np.float64).max)
+    inputs = (dy, *other_inputs(dy, given))
+    (right,) = exact_results(given, inputs, wide=True)
+    assert np.isfinite(right).all()
+    assert numerics.check([right], inputs, given).ok
+    for factor, ok in ((1 + 1e-14, True), (1 + 1e-11, False)):
+        assert numerics.check([right * factor], inputs, given).ok is ok
+
+
 def test_log_softmax_near_zero_has_the_absolute_bound_of_float32() -> None:
     x = encode([[16.0, 0.0]], DType.FLOAT16)  # the first result is -1.1e-7
     zero = encode([[0.0, -16.0]], DType.FLOAT16)
