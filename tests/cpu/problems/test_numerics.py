@@ -306,7 +306,7 @@ def test_gradients_that_are_flushed_before_upstream_multiplies_them_may_be_0(
     given = Problem.of(name, "bfloat16", 2)
     for size, ok in ((6e-39, True), (1e-35, False)):
         x = [[0, np.log(size) * (-1 if "sigmoid" in name else 1)]]
-        values = {"x": x, **others}
+        values: dict[str, Any] = {"x": x, **others}
         inputs = [encode(values[each.name], each.dtype) for each in given.inputs]
         pairs = zip(inputs, given.inputs, strict=True)
         exact = exact_results(given, [decode(v, o.dtype) for v, o in pairs])
