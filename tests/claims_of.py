@@ -252,7 +252,7 @@ def sources() -> Iterator[Claim]:
 def front() -> Iterator[Claim]:
     """Yield the lines of the table of docs/index.md."""
     for what, size in (
-        ("causal attention scores", "bfloat16 causal, 4 x 16 x 2048 x 2048"),
+        ("causal attention scores", "bfloat16 causal, scaled, 4 x 16 x 2048 x 2048"),
         ("scores with a softcap", "bfloat16 softcap, 4 x 16 x 2048 x 2048"),
     ):
         us = call("hooks", size).us

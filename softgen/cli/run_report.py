@@ -207,7 +207,4 @@ def print_report(report: dict[str, Any], widened: dict[str, str]) -> None:
         output.result(f"time        {report['microseconds']:.2f} us, {rate:.0f} GB/s")
     for name, path in report["files"].items():
         saved = f" ({widened[name]} saved as float32)" if name in widened else ""
-        if path == report.get("output"):
-            output.result(f"output      {path}{saved}")
-        else:
-            output.result(f"result      {name}={path}{saved}")
+        output.result(f"result      {name}={path}{saved}")

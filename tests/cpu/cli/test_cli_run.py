@@ -162,7 +162,7 @@ def test_eight_bits_are_saved_as_float32(tmp_path: Path, cache: Path) -> None:
     y = tmp_path / "y.npy"
     shape = ("--rows", 2, "--cols", 8, "--out-dtype", "float8_e4m3fn", "--variant", "safe")
     lines = ok(*CPU, *shape, "--output", y).stdout.splitlines()
-    assert lines[-1] == f"output      {y} (float8_e4m3fn saved as float32)"
+    assert lines[-1] == f"result      y={y} (float8_e4m3fn saved as float32)"
     saved_as = np.load(y)
     assert saved_as.dtype == np.float32
     mantissa, _ = np.frexp(saved_as[saved_as >= 2.0**-6])
@@ -176,7 +176,7 @@ def test_each_file_that_is_written_is_told(tmp_path: Path, cache: Path) -> None:
     words = (*CPU, *shape, "--function", "softmax_lse", "--result", f"lse={lse}")
     lines = ok(*words, "--output", y).stdout.splitlines()
     assert lines[-2:] == [
-        f"output      {y} (bfloat16 saved as float32)",
+        f"result      y={y} (bfloat16 saved as float32)",
         f"result      lse={lse}",  # a float32
     ]
     np.testing.assert_allclose(np.load(y).sum(axis=1), 1, rtol=0.02)
