@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from softgen.call.dispatch import finished, launched, other_inputs, require_room
 from softgen.call.kernels import is_captured
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import Output, resolve_outputs
+from softgen.call.reach import finding, require_reach
 from softgen.call.runner import Calls
 from softgen.call.views import Placed, contiguous, placed
 from softgen.devices.gpu.driver import on_device
@@ -55,6 +57,9 @@ class Kernel:
     pdl: bool = True
     _calls: KernelCalls = field(init=False, repr=False, compare=False)
     _others: int = field(init=False, repr=False, compare=False)
+    # Places, among what is behind x, of the numbers by which rows find theirs of an array.
+    _finding: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _found: tuple[Any, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     @property
     def variant(self) -> Variant:
@@ -83,7 +88,9 @@ class Kernel:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_calls", KernelCalls(self))
-        object.__setattr__(self, "_others", len(self.variant.problem.inputs) - 1)
+        problem = self.variant.problem
+        object.__setattr__(self, "_others", len(problem.inputs) - 1)
+        object.__setattr__(self, "_finding", finding(problem))
 
     def __call__(self, x: Any, *arrays: Any, out: Any = None) -> Any:
         """Apply the kernel along the planned axis of `x` and return the result, or a tuple of all.
@@ -106,7 +113,19 @@ class Kernel:
             if len(arrays) != others + 1 or out is not None:
                 raise self._wrong_number(1 + len(arrays), out)
             arrays, out = arrays[:others], arrays[others]
-        return self._calls[type(x)](x, out, -1, None, None, None, None, arrays)
+        numbers = self._numbers(arrays) if self._finding else None
+        return self._calls[type(x)](x, out, -1, None, None, numbers, None, arrays)
+
+    def _numbers(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the numbers by which rows find theirs: calls with others are checked anew.
+
+        The same tuple as at the last call where they are the same, which takes less time to tell.
+        """
+        numbers = tuple([_kept(arrays[place]) for place in self._finding])
+        if numbers != self._found:
+            object.__setattr__(self, "_found", numbers)
+            return numbers
+        return self._found or numbers
 
     def _wrong_number(self, given: int, out: Any) -> InvalidTypeError:
         problem = self.variant.problem
@@ -138,6 +157,7 @@ class Kernel:
             rows = math.prod(x.shape) // problem.cols
             if rows == 0:
                 return finished(library, outputs)
+            require_reach(library, problem, others)
             found = self._placed(library, [x, *others], outputs)
             self._require_alignment(library, found)
 
@@ -233,6 +253,14 @@ class Kernel:
         """Return `advice` with the call of the function in it; nothing if there is none."""
         call = self.variant.problem.function.call
         return advice.format(call) if call else ""
+
+
+def _kept(number: Any) -> Any:
+    """Return a whole number as an int; what is none as what no call is kept by."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        return []
 
 
 def _arrays(count: int) -> str:

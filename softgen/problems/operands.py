@@ -133,7 +133,7 @@ class Operand:
         InvalidValueError for one that the type does not hold.
         """
         try:
-            return int(_WORD.unpack(_BITS[self.dtype].pack(value))[0])
+            word = int(_WORD.unpack(_BITS[self.dtype].pack(value))[0])
         except (struct.error, OverflowError) as error:
             if isinstance(value, int | float):
                 raise InvalidValueError(
@@ -142,6 +142,9 @@ class Operand:
             raise InvalidTypeError(
                 f"{self.name} must be one number of {self.dtype.value}, got {value!r}"
             ) from error
+        if self.divides and not 1 <= value < 2**31:
+            raise InvalidValueError(f"{self.name} must be from 1 to 2**31 - 1, got {value!r}")
+        return word
 
     def require(self, dtype: object, shape: tuple[int, ...], rows: int, cols: int) -> None:
         """Raise InvalidValueError unless an array in storage form, of `dtype`, can be it."""

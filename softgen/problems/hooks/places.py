@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from softgen.problems.dtypes import Integer
+from softgen.problems.dtypes import MAX_PACK_BYTES, Integer
 from softgen.problems.operands import Extent, Operand
+
+if TYPE_CHECKING:
+    from softgen.problems.problem import Problem
 
 # Rows are divided in 32 bits, which takes a third of the instructions of 64.
 MOST_ROWS = 2**31 - 1
@@ -99,3 +102,15 @@ def place_of(shape: Sequence[int], strides: Sequence[int], rows: Sequence[int]) 
     if any(step for _, step in terms):
         return None
     return Place(every, count, stride, *inner)
+
+
+def packed_lines(problem: Problem) -> dict[str, int]:
+    """Return the arrays whose lines are loaded in packs, and on how many bytes each line starts."""
+    kinds = {hook.kind for hook in problem.hooks if hook.lined and getattr(hook, "packs", False)}
+    if problem.layout.step > 1:  # of which neighbours belong to other rows
+        return {}
+    return {
+        operand.name: min(MAX_PACK_BYTES, problem.alignment * operand.dtype.itemsize)
+        for operand in problem.inputs
+        if operand.name in kinds
+    }

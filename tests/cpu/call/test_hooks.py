@@ -19,6 +19,7 @@ from softgen.devices.emulator import run_each
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.problems.functions.base import Function
 from softgen.problems.hooks.dropout import bits_of
+from softgen.problems.layouts import ROWS, Columns, Layout
 from softgen.problems.numerics import check
 from softgen.problems.problem import Problem
 from softgen.source.generate import generate
@@ -383,16 +384,19 @@ def test_a_number_that_does_not_fit_is_refused_without_a_launch(
     assert (world.driver.launches, world.variants) == ([], [])
 
 
-def test_a_plan_takes_hooks_arrays_whose_elements_are_side_by_side(world: World) -> None:
-    def planned(*hooks: str) -> Kernel:
-        variant = best_guess(Problem.of("softmax", "float32", 40, hooks=hooks), 24, ARCH)
-        loaded: Any = FakeKernel(variant.problem, world.driver, variant)
-        return Kernel(loaded)
+def planned(world: World, *hooks: str, layout: Layout = ROWS) -> Kernel:
+    """Return a kernel of softmax for rows of 40 elements."""
+    problem = Problem.of("softmax", "float32", 40, hooks=hooks, layout=layout)
+    variant = best_guess(problem, 24, ARCH)
+    loaded: Any = FakeKernel(variant.problem, world.driver, variant)
+    return Kernel(loaded)
 
+
+def test_a_plan_takes_hooks_arrays_whose_elements_are_side_by_side(world: World) -> None:
     x = cupy_array(X)
     logits = cupy_array(np.arange(16, dtype=np.float32))
     wide = cupy_array(np.random.default_rng(1).standard_normal((4, 60)).astype(np.float32))
-    sink, bias = planned("sinkf32"), planned("biasf32any")
+    sink, bias = planned(world, "sinkf32"), planned(world, "biasf32any")
     lines = wide[:, :40]  # which are 60 apart
     np.testing.assert_allclose(bias(x, lines, 24, 1, 0, 4, 60), softmax(X + lines), 3e-6)
     of_rows = np.repeat(np.arange(4, dtype=np.float32), 6).reshape(2, 3, 4, 1)
@@ -403,3 +407,80 @@ def test_a_plan_takes_hooks_arrays_whose_elements_are_side_by_side(world: World)
             sink(x, logits[::2], 6, 4)
         with pytest.raises(InvalidValueError, match="elements of bias side by side"):
             bias(x, wide.T, 24, 1, 0, 1, 0)
+
+
+OUTSIDE = "by the numbers behind {0} rows find elements {1} of it, and it has {2}"
+FEW = r"{0} must be from 1 to 2\*\*31 - 1, got {1}"
+PACKS = "lines of bias that start on 16 bytes; plan with the hook of that name and `any`"
+
+
+@pytest.mark.parametrize(
+    ("hook", "length", "right", "wrong", "told"),
+    [
+        ("causal", 0, (3, 37), (0, 37), FEW.format("queries", 0)),
+        ("causal", 0, (3, 37), (2**31, 37), FEW.format("queries", 2**31)),
+        ("sinkf32", 4, (6, 4), (6, 5), OUTSIDE.format("sink", "0 to 4", "0 to 3")),
+        ("sinkf32", 4, (6, 4), (0, 4), FEW.format("sink_every", 0)),
+        ("lengthsi64", 4, (6, 4), (6, -4), FEW.format("lengths_count", -4)),
+        (
+            "biasf32",
+            80,
+            (12, 2, 40, 1, 0),
+            (12, 3, 40, 1, 0),
+            OUTSIDE.format("bias", "0 to 119", "0"),
+        ),
+        (
+            "biasf32",
+            80,
+            (12, 2, 40, 1, 0),
+            (12, 2, -40, 1, 0),
+            OUTSIDE.format("bias", "-40 to 39", "0"),
+        ),
+        (
+            "biasf32",
+            80,
+            (24, 1, 0, 2, 40),
+            (24, 1, 0, 2, 44),
+            OUTSIDE.format("bias", "0 to 83", "0"),
+        ),
+        ("biasf32", 80, (24, 1, 0, 2, 40), (24, 1, 0, 2, 39), PACKS),
+    ],
+)
+def test_a_plan_refuses_numbers_by_which_rows_find_nothing(
+    hook: str,
+    length: int,
+    right: tuple[int, ...],
+    wrong: tuple[int, ...],
+    told: str,
+    world: World,
+) -> None:
+    kind = "int64" if hook.startswith("lengths") else "float32"
+    array = cupy_array(np.arange(length, dtype=kind))
+    arrays = (array,) if length else ()
+    kernel, x = planned(world, hook), cupy_array(X)
+    for _ in range(3):  # with and without an entry of the right call
+        with pytest.raises(InvalidValueError, match=told):
+            kernel(x, *arrays, *wrong)
+        kernel(x, *arrays, *right)
+    assert len(world.driver.launches) == 3
+    if length:
+        with pytest.raises(InvalidValueError, match="find elements 0 to"):
+            kernel(x, array[:-1], *right)
+
+
+def test_a_plan_for_packs_refuses_a_line_that_starts_on_none(world: World) -> None:
+    kernel, x = planned(world, "biasf32"), cupy_array(X)
+    lines = [cupy_array(np.zeros(40, "float32"), off=off) for off in (0, 4)]
+    kernel(x, lines[0], 24, 1, 0, 1, 0)
+    with pytest.raises(InvalidValueError, match=PACKS):
+        kernel(x, lines[1], 24, 1, 0, 1, 0)
+    columns = planned(world, "biasf32", layout=Columns(4))
+    columns(cupy_array(np.zeros((6, 40, 4), "float32")), lines[1], 24, 1, 0, 1, 0)
+
+
+def test_a_plan_looks_at_its_numbers_once(world: World) -> None:
+    kernel, x, sink = planned(world, "sinkf32"), cupy_array(X), cupy_array(np.zeros(4, "float32"))
+    for numbers in ((6, 4), (6, 4), (np.int64(6), np.int64(4)), (6, 3), (6, 4), (6, 3)):
+        kernel(x, sink, *numbers)
+    assert world.cold == 2
+    assert kernel(x[:0], sink[:0], 1, 0).shape == (0, *x.shape[1:])  # where there are no rows
