@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from softgen.problems.dtypes import MAX_PACK_BYTES, DType, FloatType
+from softgen.problems.hooks.places import packed_lines
 from softgen.problems.layouts import Strided
 from softgen.problems.operands import Extent, Measure, Operand
 from softgen.problems.problem import Problem
@@ -15,7 +16,13 @@ def aligned_bytes(problem: Problem, dtype: FloatType) -> int:
 
 
 def alignment_rule(problem: Problem) -> str:
-    """Return what addresses have to be multiples of, in words."""
+    """Return what addresses have to be multiples of, in words; lines of a hook below the others."""
+    lines = [f"lines of {name} to {size}" for name, size in packed_lines(problem).items()]
+    below = f"\n//     {' and '.join(lines)} bytes (base and distances)" if lines else ""
+    return _rows_rule(problem) + (below if problem.alignment > 1 else "")
+
+
+def _rows_rule(problem: Problem) -> str:
     sizes = {o.name: aligned_bytes(problem, o.float_type) for o in problem.whole_rows}
     rows = "then every row is" if problem.alignment > 1 else "an element: rows may start anywhere"
     if isinstance(problem.layout, Strided) and problem.alignment > 1:

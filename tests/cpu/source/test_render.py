@@ -264,6 +264,23 @@ def test_the_header_says_what_addresses_are_multiples_of(
     assert usable_alignment(natural, problem.operands, (x, y)) == alignment
 
 
+@pytest.mark.parametrize(
+    ("cols", "hooks", "said"),
+    [
+        (1000, ["mask"], "lines of mask to 4 bytes (base and distances)"),
+        (1000, ["biasf64", "mask"], "lines of bias to 16 and lines of mask to 4 bytes (base and"),
+        (1000, ["biasbf16any", "maskany"], "Strategy "),
+        (1001, ["biasf32", "mask"], "Strategy "),
+    ],
+)
+def test_the_header_says_where_lines_that_are_loaded_in_packs_start(
+    cols: int, hooks: list[str], said: str
+) -> None:
+    problem = Problem.of("softmax", "float32", cols, hooks=hooks)
+    _, _, behind = render(Variant(problem, Safe(256))).text.partition("//   aligned: ")
+    assert behind.splitlines()[1].removeprefix("//").strip().startswith(said)
+
+
 def test_the_header_says_what_the_host_has_to_ask_for() -> None:
     for name, wanted in (
         ("softmax_bf16_128256_cluster_p8_c64_b128_k16_m6", "NonPortableClusterSizeAllowed"),
