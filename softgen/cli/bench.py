@@ -77,24 +77,24 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[
-        float,
+        float | None,
         number_option(
             "--seconds",
             least=0.001,
-            help="Seconds that a competitor is timed for at a shape.",
+            help="Seconds that a competitor is timed for at a shape. \\[default: 0.2]",
             hidden=True,
         ),
-    ] = 0.2,
+    ] = None,
     setup_seconds: Annotated[
-        float,
+        float | None,
         number_option(
             "--setup-seconds",
             least=0,
             help="Seconds in a suite that a competitor may spend on compiling, if it compiles for "
-            "every shape.",
+            "every shape. \\[default: 120]",
             hidden=True,
         ),
-    ] = 120.0,
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Time only every eighth width of the triton suite.")
     ] = False,
@@ -135,7 +135,8 @@ def bench(
     if csv is not None and plot is not None:
         outputs.require_apart({"--csv": csv, "--plot": plot})
     if source:
-        if shape or dtype or peers or quick or warm or chained:
+        timed = seconds is not None or setup_seconds is not None
+        if shape or dtype or peers or quick or warm or chained or timed:
             raise typer.BadParameter(
                 "--from measures nothing: it goes with --suite, --function, --csv, --plot, --json"
             )
@@ -192,12 +193,15 @@ def _names(peers: str | None) -> list[str] | None:
     return names
 
 
-def _settings(seconds: float, setup_seconds: float, warm: bool, chained: bool) -> Settings:
+def _settings(
+    seconds: float | None, setup_seconds: float | None, warm: bool, chained: bool
+) -> Settings:
     from softgen.bench.race import Settings
     from softgen.bench.record import Regime
 
     regime = Regime.WARM if warm else Regime.CHAINED if chained else Regime.COLD
-    return Settings(seconds, setup_seconds, regime)
+    asked = {"seconds": seconds, "setup_seconds": setup_seconds}
+    return Settings(**{name: n for name, n in asked.items() if n is not None}, regime=regime)
 
 
 def _read(

@@ -142,6 +142,8 @@ def tune(
     searched = require_search(strategy, grid, budget=budget, out_dtype=given.out_dtype)
     if grid is not None and (gpus is not None or shard is not None):
         raise typer.BadParameter("--gpus and --shard go without --grid, which searches on one GPU")
+    if grid is not None and with_candidates:
+        raise typer.BadParameter("--candidates goes without --grid, whose file has every setting")
     if ray is not None:
         beside = {"--gpus": gpus, "--shard": shard, "--grid": grid}
         barred = [name for name, value in beside.items() if value is not None]

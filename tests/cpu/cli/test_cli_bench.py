@@ -243,6 +243,8 @@ def test_without_a_gpu_it_exits_with_3() -> None:
         (("--from", "x.csv", "--quick"), "--from measures nothing"),
         (("--from", "x.csv", "--warm"), "--from measures nothing"),
         (("--from", "x.csv", "--chained"), "--from measures nothing"),
+        (("--from", "x.csv", "--seconds", "1"), "--from measures nothing"),
+        (("--from", "x.csv", "--setup-seconds", "0"), "--from measures nothing"),
         (("--shape", "4x8", "--warm", "--chained"), "give --warm or --chained"),
         (("--from", "x.csv", "--suite", "tritom"), "unknown suite 'tritom'"),
         (("--from", "nowhere.csv"), "cannot read nowhere.csv"),

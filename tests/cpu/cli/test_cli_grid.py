@@ -127,6 +127,10 @@ def test_without_matplotlib_the_file_is_written_and_the_way_to_the_picture_told(
         (("--strategy", "safe", "--grid", "x.png"), "x.png is no .csv file"),
         (("--strategy", "safe", "--grid", "no/x.csv"), "a folder that does not exist"),
         (
+            ("--strategy", "safe", "--grid", "x.csv", "--candidates"),
+            "--candidates goes without --grid",
+        ),
+        (
             ("--strategy", "safe", "--grid", "x.csv", "--budget", "1"),
             "--budget cannot be given with --grid",
         ),
