@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import cast
 
 from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError, StrategyError
@@ -188,10 +189,13 @@ def _require_own_check(setting: Strategy, problem: Problem, arch: Arch) -> None:
 
 def _estimate(kind: type[Strategy], problem: Problem, rows: int, arch: Arch) -> float:
     try:
-        return kind.estimate(problem, rows, arch)
+        found = kind.estimate(problem, rows, arch)
     except Exception as error:
         raise_own_fault(kind, error)
         raise
+    if is_own(kind) and not (isinstance(found, Real) and found == found):
+        raise StrategyError(f"strategy {kind.name}: estimate() must return a number, got {found!r}")
+    return found
 
 
 def raise_own_fault(kind: type[Strategy], error: Exception) -> None:

@@ -55,6 +55,18 @@ def test_a_module_that_fails_is_named_by_line(
     assert other.returncode == 0, other.stderr
 
 
+@pytest.mark.parametrize(
+    ("instead", "told"),
+    [("pass", "None"), ("return '3'", "'3'"), ("return float('nan')", "nan")],
+)
+def test_an_estimate_that_is_no_number_is_told(instead: str, told: str, package: Path) -> None:
+    break_line(package / "thread.py", "return 3.0", instead)
+    listed = python(package, "-m", "softgen", "list", "--cols", "1000")
+    assert listed.returncode == 1
+    message = f"error: strategy thread: estimate() must return a number, got {told}"
+    assert message in listed.stderr, listed.stderr
+
+
 TEMPLATE_FAULTS = [
     ("/*% block kernel %*/", "/*% blok kernel %*/", "TemplateSyntaxError: .*'blok'"),
     ("row < rows;", "row < ${ problem.rows };", "UndefinedError: .*'rows'"),
