@@ -24,6 +24,7 @@ from softgen.call.losses import REDUCTIONS
 from softgen.errors import CaptureError, NotSupportedError
 from softgen.torch import functional, huggingface, linear, losses
 from softgen.torch.dtypes import FLOATS
+from softgen.torch.registry import tuning
 
 # The key of PyTorch's dispatcher whose kernels are replaced.
 KEY = "CUDA"
@@ -173,7 +174,7 @@ def _launched(calls: Any, x: Any, dim: int, dtype: Any, *rest: Any) -> Any:
             return None
         # An entry for tensors is not like a Parameter.
         x, *others = (each if type(each) is Tensor else each.detach() for each in (x, *rest))
-        return calls[Tensor](x, None, dim, dtype, None, None, None, tuple(others))
+        return calls[Tensor](x, None, dim, dtype, tuning(), None, None, tuple(others))
     except (CaptureError, NotSupportedError):
         return None
     finally:

@@ -198,6 +198,19 @@ def test_errors_are_pytorchs(launches: list[str], name: str) -> None:
     assert launches == []
 
 
+def test_no_timing_decides_where_pytorch_is_to_be_deterministic(
+    launches: list[str], world: World
+) -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        for name in BOTH:
+            with_gradient(functools.partial(getattr(torch, name), dim=-1), numbers())
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert launches == [each + end for each in BOTH for end in ("", "_backward")]
+    assert world.modes == ["off"] * 4
+
+
 def test_what_is_not_loaded_in_a_capture(
     launches: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
