@@ -21,6 +21,7 @@ from torch.overrides import has_torch_function_variadic
 from softgen.call.dispatch import calls_of
 from softgen.call.eager import is_eager
 from softgen.call.losses import REDUCTIONS
+from softgen.call.scalars import is_number
 from softgen.errors import CaptureError, NotSupportedError
 from softgen.torch import functional, huggingface, linear, losses
 from softgen.torch.dtypes import FLOATS
@@ -278,9 +279,14 @@ def _is_loss(x: Any, target: Any, reduction: Any, smoothing: Any) -> bool:
         and x.dim() in (1, 2)
         and target.shape == x.shape[:-1]
         and reduction in REDUCTIONS
-        and 0 <= smoothing <= 1
+        and _is_share(smoothing)
         and not has_torch_function_variadic(x, target)
     )
+
+
+def _is_share(smoothing: Any) -> bool:
+    """Whether softgen takes it as label_smoothing; PyTorch takes a bool and a tensor too."""
+    return is_number(smoothing) and not isinstance(smoothing, bool) and 0 <= smoothing <= 1
 
 
 @functools.cache
@@ -335,7 +341,7 @@ def _is_head(x: Any, weight: Any, target: Any, bias: Any, reduction: Any, smooth
         and target.shape == x.shape[:-1]
         and (bias is None or bias.shape == weight.shape[:1])
         and reduction in REDUCTIONS
-        and 0 <= smoothing <= 1
+        and _is_share(smoothing)
         and not has_torch_function_variadic(x, target, *others)
     )
 
