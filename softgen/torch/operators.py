@@ -93,6 +93,7 @@ class _GradientOfResult(Operator):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save dy and y."""
         dy, y, ctx.dim, _, _ = inputs
+        ctx.dtype = output.dtype
         keep(ctx, dy, y)
 
 
@@ -168,7 +169,7 @@ class SoftmaxBackward(_GradientOfResult):
         dy, y = map(without_tangent, ctx.saved_tensors)
         total, dim = (dy * y).sum(ctx.dim, keepdim=True), ctx.dim
         moved = (of_dy * y + dy * of_y).sum(dim, keepdim=True)
-        return of_y * (dy - total) + y * (of_dy - moved)
+        return (of_y * (dy - total) + y * (of_dy - moved)).to(ctx.dtype)
 
 
 @with_fast_call
@@ -192,7 +193,7 @@ class LogSoftmaxBackward(_GradientOfResult):
         """Return the tangent of dx."""
         dy, y = map(without_tangent, ctx.saved_tensors)
         total, moved = (each.sum(ctx.dim, keepdim=True) for each in (dy, of_dy))
-        return of_dy - torch.exp(y) * (of_y * total + moved)
+        return (of_dy - torch.exp(y) * (of_y * total + moved)).to(ctx.dtype)
 
 
 @with_fast_call

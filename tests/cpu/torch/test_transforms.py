@@ -95,6 +95,21 @@ def test_second_derivatives_by_any_order_of_modes(name: str) -> None:
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_tangents_of_gradients_have_the_type_of_the_input(name: str, dtype: Any) -> None:
+    """Where the result has another."""
+    x, moved = torch.randn(5).to(dtype), torch.randn(5).to(dtype)
+    found, wanted = (
+        func.jvp(func.grad(lambda v, f=f: f(v, 0, dtype=torch.float32).square().sum()), *of)
+        for f in (getattr(mine, name), getattr(torch, name))
+        for of in [((x,), (moved,))]
+    )
+    near = {"rtol": 0.05, "atol": 0.05} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(found, wanted, **near)
+
+
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_a_batch_of_numbers_has_rows_of_one(name: str) -> None:
     ours, theirs = getattr(mine, name), getattr(torch, name)
