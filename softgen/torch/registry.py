@@ -166,13 +166,14 @@ def like_x(x: Any, *_: Any, dtype: Any = None) -> Any:
 def keep(ctx: Any, *tensors: Any) -> None:
     """Save tensors for a backward, and for a `tangent` where one may be asked for."""
     ctx.save_for_backward(*tensors)
-    if forward_ad._current_level >= 0:
+    # A traced transform enters the level, 0 always, past forward_ad's own count.
+    if forward_ad._current_level >= 0 or is_transforming():
         ctx.save_for_forward(*tensors)
 
 
 def without_tangent(x: Any) -> Any:
     """Return what `keep` kept of an input without the tangent of this level, which is given."""
-    return forward_ad.unpack_dual(x).primal
+    return forward_ad.unpack_dual(x, level=0).primal
 
 
 def _complete(found: Any) -> Any:

@@ -96,6 +96,21 @@ def test_second_derivatives_by_any_order_of_modes(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_forward_mode_inside_of_compiled_code(name: str) -> None:
+    x, moved = torch.randn(5), torch.randn(5)
+
+    def run(of: Any, x: Any, moved: Any) -> Any:
+        along = functools.partial(of, dim=0)
+        return func.jvp(along, (x,), (moved,)), func.hessian(lambda v: along(v).square().sum())(x)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    found, wanted = compiled(getattr(mine, name), x, moved), run(getattr(torch, name), x, moved)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_tangents_of_gradients_have_the_type_of_the_input(name: str, dtype: Any) -> None:
