@@ -14,7 +14,7 @@ from softgen.call.dispatch import calls_of
 from softgen.call.ids import require_columns, scale_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.torch.choosing import RankedLogProbs
-from softgen.torch.dtypes import FLOAT8S, HALVES
+from softgen.torch.dtypes import FLOAT8S, HALVES, dtype_of_loss
 from softgen.torch.hooked import asked, hooked
 from softgen.torch.operators import (
     Entropy,
@@ -152,6 +152,8 @@ def entropy(
     if is_plain(input):  # without lse, which only the gradient needs
         found = launched(_entropy, input, (), axis, dtype, batch_invariant)
     else:
+        if dtype is not input.dtype:
+            dtype_of_loss(dtype, input)  # which no kernel writes, to refuse it
         dims = list(axes_of(axis, input.dim()))
         x = input.to(dtype) if dtype is torch.float64 else input  # which is exact, and tracked
         found = Entropy.call(x, dims, batch_invariant)[0].to(dtype)

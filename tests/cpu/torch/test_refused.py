@@ -242,6 +242,15 @@ def test_errors_say_what_to_do(
         call()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64])
+@pytest.mark.parametrize("tracked", [False, True])
+def test_types_of_entropies_that_are_not_floats(dtype: Any, tracked: bool) -> None:
+    x = drawn(ROWS, COLS).requires_grad_(tracked)
+    for run in (mine.entropy, torch.func.vmap(mine.entropy, in_dims=(0, None))):
+        with pytest.raises(InvalidTypeError, match=rf"dtype.*{str(dtype).removeprefix('torch.')}"):
+            run(x, -1, dtype=dtype)
+
+
 @pytest.mark.parametrize(
     "program", ["import softgen.torch", "import softgen; softgen.softmax(torch.zeros(2, 3))"]
 )
