@@ -12,7 +12,7 @@ from softgen.call.dispatch import finished, launched, other_inputs, require_room
 from softgen.call.kernels import is_captured
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import Output, resolve_outputs
-from softgen.call.reach import finding, require_reach
+from softgen.call.reach import finding, require_neighbours, require_reach
 from softgen.call.runner import Calls
 from softgen.call.views import Placed, contiguous, placed
 from softgen.devices.gpu.driver import on_device
@@ -20,7 +20,7 @@ from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import InvalidTypeError, InvalidValueError, LaunchError
 from softgen.problems.layouts import MOST_OUTER, Strided
-from softgen.problems.operands import Extent, Operand
+from softgen.problems.operands import Operand
 from softgen.problems.problem import natural_alignment
 from softgen.source.render import Source
 from softgen.strategies.variants import Variant
@@ -59,7 +59,6 @@ class Kernel:
     _others: int = field(init=False, repr=False, compare=False)
     # Places, among what is behind x, of the numbers by which rows find theirs of an array.
     _finding: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    _found: tuple[Any, ...] | None = field(init=False, repr=False, compare=False, default=None)
 
     @property
     def variant(self) -> Variant:
@@ -113,19 +112,10 @@ class Kernel:
             if len(arrays) != others + 1 or out is not None:
                 raise self._wrong_number(1 + len(arrays), out)
             arrays, out = arrays[:others], arrays[others]
-        numbers = self._numbers(arrays) if self._finding else None
+        numbers = None
+        if self._finding:  # calls with other numbers are checked anew
+            numbers = tuple([_kept(arrays[place]) for place in self._finding])
         return self._calls[type(x)](x, out, -1, None, None, numbers, None, arrays)
-
-    def _numbers(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the numbers by which rows find theirs: calls with others are checked anew.
-
-        The same tuple as at the last call where they are the same, which takes less time to tell.
-        """
-        numbers = tuple([_kept(arrays[place]) for place in self._finding])
-        if numbers != self._found:
-            object.__setattr__(self, "_found", numbers)
-            return numbers
-        return self._found or numbers
 
     def _wrong_number(self, given: int, out: Any) -> InvalidTypeError:
         problem = self.variant.problem
@@ -153,7 +143,7 @@ class Kernel:
             row_shape = problem.layout.row_shape(tuple(x.shape))
             outputs = resolve_outputs(library, x, out, problem, row_shape, views=views)
             others = other_inputs(library, x, problem, rest, outputs, row_shape)
-            self._require_neighbours(library, others)
+            require_neighbours(library, problem, others)
             rows = math.prod(x.shape) // problem.cols
             if rows == 0:
                 return finished(library, outputs)
@@ -194,24 +184,6 @@ class Kernel:
                 + f". Plan with strided up to {MOST_OUTER}{self._or_call(', or call {}')}"
             )
         return found
-
-    def _require_neighbours(self, library: Library, others: list[Any]) -> None:
-        """Raise InvalidValueError for an array of numbered places whose neighbours are apart.
-
-        Of one with lines, whose distance is a number, those are the elements of a line.
-        """
-        inputs = self.variant.problem.inputs[1:]
-        names = {operand.name for operand in inputs}
-        for operand, array in zip(inputs, others, strict=True):
-            if operand.extent is not Extent.BROADCAST or library.is_contiguous(array):
-                continue
-            strides = library.byte_strides(array)
-            line = array.shape[-1] == 1 or strides[-1] == operand.dtype.itemsize
-            if not line or f"{operand.name}_stride" not in names:
-                raise InvalidValueError(
-                    f"the kernel finds elements of {operand.name} side by side, and {operand.name} "
-                    f"has strides {strides} in bytes; make it contiguous"
-                )
 
     def _require_alignment(self, library: Library, found: Placed) -> None:
         """Raise InvalidValueError unless rows start where the plan needs it."""

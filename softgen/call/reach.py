@@ -1,4 +1,4 @@
-"""Whether an array that rows share has what the numbers of a caller say that rows find in it."""
+"""Whether an array that rows share has what a kernel finds in it, by the numbers of a caller."""
 
 from __future__ import annotations
 
@@ -21,6 +21,25 @@ def finding(problem: Problem) -> tuple[int, ...]:
     arrays = [o.name for o in others if o.extent is Extent.BROADCAST]
     names = {f"{array}_{field}" for array in arrays for field in _FIELDS}
     return tuple(place for place, operand in enumerate(others) if operand.name in names)
+
+
+def require_neighbours(library: Library, problem: Problem, others: Sequence[Any]) -> None:
+    """Raise InvalidValueError for an array of numbered places whose neighbours are apart.
+
+    Of one with lines, whose distance is a number, those are the elements of a line.
+    """
+    inputs = problem.inputs[1:]
+    names = {operand.name for operand in inputs}
+    for operand, array in zip(inputs, others, strict=True):
+        if operand.extent is not Extent.BROADCAST or library.is_contiguous(array):
+            continue
+        strides = library.byte_strides(array)
+        line = array.shape[-1] == 1 or strides[-1] == operand.dtype.itemsize
+        if not line or f"{operand.name}_stride" not in names:
+            raise InvalidValueError(
+                f"the kernel finds elements of {operand.name} side by side, and {operand.name} "
+                f"has strides {strides} in bytes; make it contiguous"
+            )
 
 
 def require_reach(library: Library, problem: Problem, others: Sequence[Any]) -> None:

@@ -250,7 +250,7 @@ def check(
     with np.errstate(all="ignore"):
         got = (decode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
         off = slack(problem, exact_inputs[0])  # with the sink
-        as_wide = widened(exact_inputs, wide)
+        as_wide = widened(exact_inputs, wide) if wide else exact_inputs
         exact = problem.function.settled(exact, tuple(got), *as_wide, off=off)
         exact = widened(exact, wide=False)
         sizes = problem.function.magnitudes(*as_wide)  # those of float64 overflow in float64

@@ -10,7 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -70,6 +70,15 @@ class CupyArray(Base, np.ndarray):
     @property
     def _c_contiguous(self) -> bool:
         return self.flags.c_contiguous
+
+
+class Interface:
+    """An array of another library: all that it tells is where it lies."""
+
+    __cuda_array_interface__: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
 
 
 def cupy_array(x: Any, *, off: int = 0) -> Any:

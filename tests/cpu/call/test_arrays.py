@@ -24,7 +24,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.problems.dtypes import DType, FloatType
 from softgen.problems.numerics import numpy_dtype
 from softgen.problems.problem import Problem, natural_alignment
-from tests.helpers.cupy_calls import CupyArray, World, cupy_array
+from tests.helpers.cupy_calls import CupyArray, Interface, World, cupy_array
 from tests.helpers.drawn import widths
 
 dtypes = st.sampled_from(DType)
@@ -151,10 +151,7 @@ class OnDevice:
 
 
 def test_protocols_become_cupy_arrays(fake_cupy: FakeCupy) -> None:
-    class Interface:
-        __cuda_array_interface__: dict[str, Any] = {}  # noqa: RUF012
-
-    mine, theirs, shared = fake_cupy.ndarray(), Interface(), OnDevice(2)
+    mine, theirs, shared = fake_cupy.ndarray(), Interface(None), OnDevice(2)
     assert library_of(mine)[1] is mine
     assert fake_cupy.taken == []
     for given_array in (theirs, shared):

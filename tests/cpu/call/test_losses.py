@@ -10,7 +10,7 @@ import pytest
 import softgen
 from softgen.call import losses
 from softgen.errors import InvalidTypeError, InvalidValueError
-from tests.helpers.cupy_calls import World, cupy_array, drawn
+from tests.helpers.cupy_calls import Interface, World, cupy_array, drawn
 
 ROWS, COLS = 6, 5
 TARGET = cupy_array([0, 4, -100, 2, 3, 1])
@@ -28,15 +28,6 @@ def exact(x: Any, target: Any, weight: Any = None, smoothing: float = 0.0, z: fl
     weights = counts * (1.0 if weight is None else weight[np.where(counts, target, 0)])
     loss = (1 - smoothing) * (lse - picked) + smoothing * (lse - x.mean(-1)) + z * lse * lse
     return loss * weights, weights.sum()
-
-
-class Interface:
-    """An array of another library: all that it tells is where it lies."""
-
-    __cuda_array_interface__: dict[str, Any] = {}  # noqa: RUF012
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
 
 
 @pytest.mark.parametrize("weighed", [False, True])

@@ -10,7 +10,7 @@ import pytest
 from softgen.call import gradients, tokens
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.problems.dtypes import DType
-from tests.helpers.cupy_calls import World, cupy_array, drawn
+from tests.helpers.cupy_calls import Interface, World, cupy_array, drawn
 
 ROWS, COLS = 5, 12
 
@@ -130,15 +130,6 @@ def test_ids_with_an_axis_of_one_take_out_of_their_shape(topk: int | None, world
     lse = np.log(np.exp(x).sum(axis=-1))
     with pytest.raises(InvalidValueError, match="upstream must have the shape"):
         gradients.token_log_probs_backward(x, chosen, lse, full((ROWS, 3), 1))
-
-
-class Interface:
-    """An array of another library: all that it tells is where it lies."""
-
-    __cuda_array_interface__: dict[str, Any] = {}  # noqa: RUF012
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
 
 
 def test_arrays_of_other_libraries(world: World) -> None:
