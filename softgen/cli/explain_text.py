@@ -171,11 +171,10 @@ def show(
     output.result(
         f"`expected` is a time over that of {_bound(problem)}: an estimate for each strategy, and "
         "for each setting that times what few bytes in flight, idle threads and a short last wave "
-        "cost. The "
-        f"tuner times the settings up to {cost.VARIANT_WITHIN} of the least, and a few of each "
-        f"strategy up to {cost.STRATEGY_WITHIN} of it: {len(found.table)} of {found.legal} here, "
-        "with the chosen one. The guess is the first setting of the best strategy, which has an "
-        "order of its own."
+        f"cost. The tuner times the settings up to {cost.VARIANT_WITHIN} of the least, and a few "
+        f"of each strategy up to {cost.STRATEGY_WITHIN} of it: {len(found.table)} of "
+        f"{found.legal} here, with the chosen one. The guess is the first setting of the best "
+        "strategy, which has an order of its own."
     )
 
 

@@ -38,7 +38,7 @@ class TopkSoftmaxBackward(Chosen):
     renormalize: bool = False
 
     template = "topk_softmax_backward"
-    hookable = False  # softgen.torch has PyTorch modify x, and its gradient
+    hookable = False  # softgen.torch, which asks for it, takes no hooks of a choice
     call = "softgen.topk_softmax_backward(x, weights, ids, upstream)"
     like = "softmax"  # whose bytes it moves with the same launch
 
